@@ -47,7 +47,7 @@ MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
     "HBM lost to traffic": ((f"{COSTS}step.hbm_lost_s", lambda volumes: np.zeros(len(volumes.candidates))),),
     "links shared with passes' calls": ((f"{COSTS}layer_overlap._sharing_links", _nothing_shared),),
     "waiting groups": ((f"{COSTS}replica_kinds.waiting_groups", lambda *_: {}),),
-    "weight gradients apart": ((f"{COSTS}layer_overlap.LayerOverlap.behind_chunks", lambda beside, _: beside),),
+    "weight gradients apart": ((f"{COSTS}layer_overlap.LayerOverlap.in_chunks", lambda beside, _: beside),),
     "groups that cross farthest": ((f"{COSTS}groups.GroupShape.farthest", property(lambda shape: shape)),),
     "crowded inter-building links": ((f"{COSTS}pipeline.placed.is_crowded", lambda *_: False),),
     "pipeline ranks' turns on them": ((f"{COSTS}replica_kinds.slowest_apart", lambda *_: {}),),
@@ -59,7 +59,7 @@ MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
     "shards of every stage": ((f"{COSTS}pipeline.unplaced.UnplacedPipelines.stage_volumes", property(_all_fullest)),),
     "multiprocessors held by collectives": (
         (f"{COSTS}work.contention_fraction", lambda _: 0.0),
-        (f"{COSTS}uneven.contention_fraction", lambda _: 0.0),
+        (f"{COSTS}differing_ranks.contention_fraction", lambda _: 0.0),
     ),
 }
 
@@ -80,7 +80,7 @@ def without(name: str, full: Iterable[tuple[Row, Job]]) -> list[Row]:
         return [row._replace(step_s=cost_of(problem_of(job, ()), row.decision).cost.step_s) for row, job in full]
 
 
-def unlike_groups() -> str:
+def unequal_groups() -> str:
     """One line: on how many decisions the fanouts of all groups make a communicator's gather of 1 GB over 5 % longer."""
     longest, every = [], list(decisions())
     for _, drawn, job in every:
@@ -113,7 +113,7 @@ def main() -> None:
         print(
             f"without {name}: moves {moved.sum()} of {len(full)} by more than {MOVED:.1%} ({verdict}); {summary(off)}"
         )
-    print(unlike_groups())
+    print(unequal_groups())
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ WEIGHTS = {"dense": (0.0, 1.0), "experts": (0.3, 0.7), "even": (0.5, 0.5)}
 
 def capacities_of(num_minipods: int, num_hosts: int, rng: random.Random) -> list[int]:
     """Free hosts of every minipod."""
-    uneven = [rng.random() + 0.1 for _ in range(num_minipods)]
-    where = rng.choices(range(num_minipods), weights=uneven, k=num_hosts)
+    unequal = [rng.random() + 0.1 for _ in range(num_minipods)]
+    where = rng.choices(range(num_minipods), weights=unequal, k=num_hosts)
     return [where.count(j) for j in range(num_minipods)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from scaleacross.cost_models.candidates import Candidates, Floats, stride_behind
+from scaleacross.cost_models.candidates import Candidates, Floats, stride_of
 from scaleacross.cost_models.early_gradients import early_gradients
 from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.overlap import Window, windows
@@ -46,7 +46,7 @@ def arranged(bounder: Bounder, candidates: Candidates, axis_order: Sequence[Grid
     kinds = kinds_of(candidates)
     volumes = bounder.volumes(candidates, bounder.work(candidates, kinds))
     arcs = (
-        bounder._arc(axis, stride_behind(candidates, axis_order[:position]), volumes, kinds)
+        bounder._arc(axis, stride_of(candidates, axis_order[:position]), volumes, kinds)
         for position, axis in enumerate(axis_order)
         if (getattr(candidates, axis) > 1).any()
     )

@@ -23,7 +23,7 @@ def schedules(n: int) -> dict[str, CollectiveSchedule]:
     size = n // BUILDINGS
     buildings = tuple(tuple(range(size * b, size * b + size)) for b in range(BUILDINGS))
     hosts = tuple(tuple(tuple(range(a, a + HOST)) for a in range(b[0], b[-1], HOST)) for b in buildings)
-    uneven = (tuple(range(n // 4 - 1)), tuple(range(n // 4 - 1, n)))
+    unequal = (tuple(range(n // 4 - 1)), tuple(range(n // 4 - 1, n)))
     reduce, gather = Operation.ALL_REDUCE, Operation.ALL_GATHER
     return {
         "ring all-reduce": c.flat(reduce, "ring", n),
@@ -35,7 +35,7 @@ def schedules(n: int) -> dict[str, CollectiveSchedule]:
         "two levels all-reduce": c.layered(reduce, buildings, ["ring", "ring"]),
         "two levels all-reduce, 8 chunks": c.layered(reduce, buildings, ["ring", "halving_doubling"], 8),
         "three levels all-reduce": c.layered(reduce, hosts, ["direct", "ring", "direct"]),
-        "uneven buildings all-reduce": c.layered(reduce, uneven, ["direct", "ring"]),
+        "uneven buildings all-reduce": c.layered(reduce, unequal, ["direct", "ring"]),
         "broadcast tree, 8 chunks": c.broadcast(n, "tree", 8),
     }
 

@@ -44,7 +44,7 @@ def main() -> None:
     changes += [f"num_chunks={list(divisors(96))}"]
     problem = catalogue.resolve(catalogue.load_job("llama3_8b_one_building", changes))
     [pool] = pools(problem.topology)
-    fill = pool.fills(options.accelerators, [8])[0]
+    allocation = pool.allocations(options.accelerators, [8])[0]
     began = time.process_time()
     space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     rows = concatenate(list(space.batches(Refusals())))
@@ -54,7 +54,7 @@ def main() -> None:
         for reduce, gather, messages, share in product((True, False), (True, False), (True, False), SHARES)
     ]
     jobs = [problem.job.model_copy(update={"overlap": overlap}) for overlap in overlaps]
-    bounder = FixedPlacement.of(pool, fill, problem.job, problem.profile)
+    bounder = FixedPlacement.of(pool, allocation, problem.job, problem.profile)
     rejected = priced = 0
     memory_s = arrange_s = price_s = 0.0
     best = (np.inf, 0, 0)

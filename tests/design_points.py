@@ -21,8 +21,10 @@ def every_point() -> tuple[DesignPoint, ...]:
     return tuple(design_points(load_design_space("scale_across")[0]))
 
 
-def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], shard: str, **degrees: int) -> Decision:
-    shares = [{"building": f"building-{at}", "num_accelerators": count} for at, count in enumerate(fill)]
+def placed(
+    pipeline: tuple[str, int], axis_order: str, allocation: tuple[int, ...], shard: str, **degrees: int
+) -> Decision:
+    shares = [{"building": f"building-{at}", "num_accelerators": count} for at, count in enumerate(allocation)]
     return Decision.model_validate(
         {
             "degrees": degrees,

@@ -40,8 +40,8 @@ def found(told: list[Progress]) -> Comparison:
     return sa.compare(job(), progress=told.append)
 
 
-def rival(found: Comparison, name: str) -> BaselineResult:
-    return next(rival for rival in found.rivals if rival.name == name)
+def baseline(found: Comparison, name: str) -> BaselineResult:
+    return next(baseline for baseline in found.rivals if baseline.name == name)
 
 
 def shown(found: Comparison, width: int = 140) -> str:
@@ -52,25 +52,27 @@ def shown(found: Comparison, width: int = 140) -> str:
 
 
 def test_every_baseline_is_there_fastest_first(found: Comparison) -> None:
-    assert {rival.name for rival in found.rivals} == set(BASELINES)
-    times = [rival.step_s for rival in found.rivals if rival.step_s is not None]
+    assert {baseline.name for baseline in found.rivals} == set(BASELINES)
+    times = [baseline.step_s for baseline in found.rivals if baseline.step_s is not None]
     assert len(times) >= 5
     assert times == sorted(times)
 
 
 def test_ours_is_never_slower_and_ties_are_named(found: Comparison) -> None:
-    for rival in found.rivals:
-        assert rival.step_s is None or rival.step_s >= found.plan.cost.step_s
-        assert rival.speed_up is None or rival.speed_up == pytest.approx(rival.step_s / found.plan.cost.step_s)
-        assert rival.is_tie == (rival.speed_up is not None and rival.speed_up <= 1.005)
+    for baseline in found.rivals:
+        assert baseline.step_s is None or baseline.step_s >= found.plan.cost.step_s
+        assert baseline.speed_up is None or baseline.speed_up == pytest.approx(baseline.step_s / found.plan.cost.step_s)
+        assert baseline.is_tie == (baseline.speed_up is not None and baseline.speed_up <= 1.005)
 
 
 @pytest.mark.heavy
 @each("seed", (10,), (4, 6, 13, 50))
 def test_ours_is_never_slower_on_random_problems(seed: int) -> None:
     found = sa.compare(instance(seed).job, gap_tolerance=0.0)
-    assert all(rival.step_s is None or rival.step_s >= found.plan.cost.step_s * (1 - 1e-9) for rival in found.rivals)
-    assert all(rival.decision is not None or rival.reason for rival in found.rivals)
+    assert all(
+        baseline.step_s is None or baseline.step_s >= found.plan.cost.step_s * (1 - 1e-9) for baseline in found.rivals
+    )
+    assert all(baseline.decision is not None or baseline.reason for baseline in found.rivals)
 
 
 def test_a_rival_that_the_search_cannot_beat_is_our_plan(found: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +86,7 @@ def test_a_rival_that_the_search_cannot_beat_is_our_plan(found: Comparison, monk
     assert found.matched == "oracle"
     assert found.plan.report.status == "time_limit"
     assert found.plan.cost.step_s == best.cost.step_s
-    assert rival(found, "oracle").is_tie
+    assert baseline(found, "oracle").is_tie
 
 
 @pytest.mark.heavy
@@ -93,8 +95,8 @@ def test_an_illegal_decision_is_no_plan(found: Comparison, monkeypatch: pytest.M
     wrong = Baseline("no placement", "here", lambda *_: Outcome(decision.model_copy(update={"placement": None})))
     monkeypatch.setattr("scaleacross.api.comparison.BASELINES", {"wrong": wrong})
     found = sa.compare(job())
-    assert rival(found, "wrong").decision is None
-    assert "no placement" in rival(found, "wrong").reason
+    assert baseline(found, "wrong").decision is None
+    assert "no placement" in baseline(found, "wrong").reason
     assert "no plan" in shown(found)
 
 
@@ -115,7 +117,7 @@ def test_table_names_plans_speed_ups_ties_and_missing_plans(found: Comparison) -
     text = shown(found)
     for name in ("scaleacross", *BASELINES):
         assert name in text
-    assert ("a tie" in text) == any(rival.is_tie for rival in found.rivals)
+    assert ("a tie" in text) == any(baseline.is_tie for baseline in found.rivals)
     assert "faster" in text
     assert "SLOWER" not in text
 
@@ -176,10 +178,10 @@ def test_a_lead_says_how_sure_it_is(found: Comparison) -> None:
     ours = found.plan
     assert ours.interval is not None
     assert ours.interval.p10_s < ours.cost.step_s < ours.interval.p90_s
-    priced = [rival for rival in found.rivals if rival.step_s is not None]
-    sure = [rival.probability_ours_faster for rival in priced]
+    priced = [baseline for baseline in found.rivals if baseline.step_s is not None]
+    sure = [baseline.probability_ours_faster for baseline in priced]
     assert sure == sorted(sure)  # the larger the lead, the more certain
     assert all(0.5 <= one < 1 for one in sure if one is not None)
-    assert all(rival.interval is not None and rival.interval.p10_s < rival.step_s for rival in priced)
+    assert all(baseline.interval is not None and baseline.interval.p10_s < baseline.step_s for baseline in priced)
     assert [chance(one) for one in (0.5, 0.999, 0.001)] == ["50 %", "> 99 %", "< 1 %"]
     assert "nobody published a step time of an accelerator and precision of this plan" in " ".join(shown(found).split())

@@ -67,8 +67,8 @@ def test_placements_are_compared_with_all_placements(seed: int, monkeypatch: pyt
         with_network(problem, plan.decision.model_copy(update={"placement": other})).cost
         for other in placements(pool, plan.degrees)
     ]
-    fills = [cost.cost.step_s for cost in costs if cost.placement.fill != chosen.fill]
-    assert rows["allocation"].step_s == (pytest.approx(min(fills), rel=1e-9) if fills else None)
+    allocations = [cost.cost.step_s for cost in costs if cost.placement.fill != chosen.fill]
+    assert rows["allocation"].step_s == (pytest.approx(min(allocations), rel=1e-9) if allocations else None)
     for axis, level in chosen.spans.items():
         if axis != "ep":
             others = [cost.cost.step_s for cost in costs if cost.placement.spans.get(axis) != level]

@@ -76,7 +76,7 @@ def test_layers_move_for_useful_tokens_too(moved: Plan) -> None:
 
 
 @pytest.mark.heavy
-def test_unlike_accelerators_hold_unlike_chunks() -> None:
+def test_heterogeneous_accelerators_hold_unequal_chunks() -> None:
     """Heterogeneous accelerators get heterogeneous chunks.
 
     There are 64 H100 and 32 B200, which are 2.3 times as fast. Nearly equal chunks leave the pipeline idle longer than

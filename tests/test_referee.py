@@ -30,7 +30,7 @@ def bare(decision: Decision) -> Decision:
     )
 
 
-class Played(NamedTuple):
+class Simulated(NamedTuple):
     """The parts of a simulation that the selection of finalists and a plan read."""
 
     step_s: float
@@ -54,9 +54,9 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """
     out: list[Plan] = []
 
-    def inverse(plan: Plan, _: Problem) -> Played:
+    def inverse(plan: Plan, _: Problem) -> Simulated:
         out.append(plan)
-        return Played(1 / plan.cost.step_s)
+        return Simulated(1 / plan.cost.step_s)
 
     monkeypatch.setattr(refereeing, "stepped", inverse)
     return out
@@ -65,17 +65,17 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 @pytest.mark.heavy
 def test_finalists_are_the_best_by_price_each_with_its_replay(alone: Plan) -> None:
     found = sa.plan(JOB, referee=3)
-    played = found.report.finalists
-    assert len(played) == 3
-    assert len({bare(one.decision).model_dump_json() for one in played}) == 3
-    assert min(one.price_s for one in played) == alone.estimated.step_s
-    assert max(one.price_s for one in played) <= refereeing.PRICE_RATIO * alone.estimated.step_s
-    for one in played:
+    simulated = found.report.finalists
+    assert len(simulated) == 3
+    assert len({bare(one.decision).model_dump_json() for one in simulated}) == 3
+    assert min(one.price_s for one in simulated) == alone.estimated.step_s
+    assert max(one.price_s for one in simulated) <= refereeing.PRICE_RATIO * alone.estimated.step_s
+    for one in simulated:
         priced = sa.evaluate((found.job, one.decision))
         assert one.price_s == pytest.approx(priced.estimated.step_s, rel=1e-12)
         assert one.replayed_s == pytest.approx(sa.simulate(priced).step_s, rel=1e-9)
-    times = [one.replayed_s for one in played if one.replayed_s is not None]
-    assert times == sorted(times) and found.decision == played[0].decision
+    times = [one.replayed_s for one in simulated if one.replayed_s is not None]
+    assert times == sorted(times) and found.decision == simulated[0].decision
     tie = alone.report.finalists
     assert len(tie) == 2 and max(one.price_s for one in tie) <= refereeing.TIE * alone.estimated.step_s
     assert found.report.num_placed > 3
@@ -88,8 +88,8 @@ def test_one_building_is_a_finalist_where_links_are_worse_than_estimated(monkeyp
     Its rank among the estimates does not matter, as long as it may be faster than the fastest simulation.
     """
 
-    def slow_links(plan: Plan, _: Problem) -> Played:
-        return Played(plan.cost.step_s * (3.0 if len(plan.placement.fill) > 1 else 1.0))
+    def slow_links(plan: Plan, _: Problem) -> Simulated:
+        return Simulated(plan.cost.step_s * (3.0 if len(plan.placement.fill) > 1 else 1.0))
 
     monkeypatch.setattr(refereeing, "stepped", slow_links)
     found = sa.plan(JOB, referee=1)
@@ -106,7 +106,7 @@ def test_other_kinds_come_before_a_third_of_the_same(alone: Plan, monkeypatch: p
     Errors of estimates are similar for equal degrees and schedules. If the best is slow in the simulation, a kind with
     a longer estimate is worth a try.
     """
-    monkeypatch.setattr(refereeing, "stepped", lambda plan, _: Played(2 * plan.cost.step_s))
+    monkeypatch.setattr(refereeing, "stepped", lambda plan, _: Simulated(2 * plan.cost.step_s))
     found = [one.decision for one in sa.plan(JOB, referee=4).report.finalists]
     kinds = [(str(one.degrees), one.pipeline.schedule) for one in found]
     assert len(found) == 4 and max(map(kinds.count, kinds)) <= refereeing.OF_A_KIND
@@ -131,8 +131,8 @@ def test_a_best_whose_simulation_is_late_meets_three_others(alone: Plan, monkeyp
     late = 1 + refereeing.AGREEMENT
     factor = 0.99 * late
 
-    def longer(plan: Plan, _: Problem) -> Played:
-        return Played(plan.cost.step_s * (factor if plan.cost.step_s == alone.estimated.step_s else 1.0))
+    def longer(plan: Plan, _: Problem) -> Simulated:
+        return Simulated(plan.cost.step_s * (factor if plan.cost.step_s == alone.estimated.step_s else 1.0))
 
     monkeypatch.setattr(refereeing, "stepped", longer)
     assert len(sa.plan(JOB).report.finalists) == 2  # the best, and one that ties
@@ -150,17 +150,17 @@ def test_a_best_whose_simulation_is_late_meets_three_others(alone: Plan, monkeyp
 def test_simulations_take_no_time_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
 
-    def takes_an_hour(plan: Plan, _: Problem) -> Played:
+    def takes_an_hour(plan: Plan, _: Problem) -> Simulated:
         nonlocal now
         now += 3600.0
-        return Played(plan.cost.step_s)
+        return Simulated(plan.cost.step_s)
 
     monkeypatch.setattr(refereeing, "stepped", takes_an_hour)
     found = sa.plan(JOB, alternatives=False, referee=1, time_limit_s=60, clock=lambda: now)
     assert (found.report.status, found.report.seconds) == ("optimal", 0.0)
 
 
-def test_what_the_caller_brought_comes_before_other_runners_up(alone: Plan, replays: list[Plan]) -> None:
+def test_user_supplied_plans_come_before_other_runners_up(alone: Plan, replays: list[Plan]) -> None:
     near = [one for one in alone.report.alternatives if one.step_s and one.step_s < 1.1 * alone.estimated.step_s]
     last = max(near, key=lambda one: one.step_s or 0.0).decision
     sa.plan(JOB, alternatives=False, referee=2, incumbents=[bare(last)])
@@ -170,28 +170,26 @@ def test_what_the_caller_brought_comes_before_other_runners_up(alone: Plan, repl
 
 
 @pytest.mark.heavy
-def test_no_plan_that_the_caller_brought_is_priced_below_the_fastest_replay(
+def test_no_user_supplied_plan_is_estimated_below_the_fastest_simulation(
     alone: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brought = max(alone.report.alternatives, key=lambda one: one.step_s or 0.0)
-    best_s, dear_s = alone.estimated.step_s, brought.step_s or 0.0
+    user_supplied = max(alone.report.alternatives, key=lambda one: one.step_s or 0.0)
+    best_s, dear_s = alone.estimated.step_s, user_supplied.step_s or 0.0
     late_s = 1.01 * dear_s
-    monkeypatch.setattr(refereeing, "stepped", lambda plan, _: Played(max(plan.cost.step_s, late_s)))
-    twice = sa.plan(JOB, alternatives=False, referee=1, incumbents=[bare(brought.decision)])
+    monkeypatch.setattr(refereeing, "stepped", lambda plan, _: Simulated(max(plan.cost.step_s, late_s)))
+    twice = sa.plan(JOB, alternatives=False, referee=1, incumbents=[bare(user_supplied.decision)])
     assert best_s < dear_s and len(twice.report.finalists) > 1
-    assert bare(brought.decision) in [bare(one.decision) for one in twice.report.finalists]
+    assert bare(user_supplied.decision) in [bare(one.decision) for one in twice.report.finalists]
     late_s = 0.99 * dear_s
-    once = sa.plan(JOB, alternatives=False, referee=1, incumbents=[bare(brought.decision)])
+    once = sa.plan(JOB, alternatives=False, referee=1, incumbents=[bare(user_supplied.decision)])
     assert len(once.report.finalists) == 1
 
 
 @pytest.mark.heavy
-def test_what_the_caller_brought_runs_on_the_defaults_too_where_finalists_are_few(
-    alone: Plan, replays: list[Plan]
-) -> None:
-    brought = sorted((bare(one.decision) for one in (alone, *alone.report.alternatives[:1])), key=str)
-    sa.plan(JOB, alternatives=False, referee=99, incumbents=brought)
-    assert sorted((bare(plan.decision) for plan in replays if plan.decision.network is None), key=str) == brought
+def test_user_supplied_plans_run_on_the_defaults_too_where_finalists_are_few(alone: Plan, replays: list[Plan]) -> None:
+    user_supplied = sorted((bare(one.decision) for one in (alone, *alone.report.alternatives[:1])), key=str)
+    sa.plan(JOB, alternatives=False, referee=99, incumbents=user_supplied)
+    assert sorted((bare(plan.decision) for plan in replays if plan.decision.network is None), key=str) == user_supplied
     replays.clear()
     sa.plan(JOB, alternatives=False, referee=99)
     assert replays and all(plan.decision.network is not None for plan in replays)
@@ -199,10 +197,10 @@ def test_what_the_caller_brought_runs_on_the_defaults_too_where_finalists_are_fe
 
 @pytest.mark.heavy
 def test_a_finalist_that_the_simulator_refuses_is_named(alone: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse_best(plan: Plan, _: Problem) -> Played:
+    def refuse_best(plan: Plan, _: Problem) -> Simulated:
         if plan.cost.step_s == alone.estimated.step_s:
             raise sa.InputError("not this one")
-        return Played(plan.cost.step_s)
+        return Simulated(plan.cost.step_s)
 
     monkeypatch.setattr(refereeing, "stepped", refuse_best)
     found = sa.plan(JOB, alternatives=False, referee=2)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import scaleacross as sa
 from scaleacross.api import Reproduction, ablation, design_replay, refereeing, study_run
 from scaleacross.api.assemble import cost_of
-from scaleacross.api.design_run import CONTENDERS, RIVALS, design_key, run_design_point
+from scaleacross.api.design_run import BASELINE_NAMES, PLAN_NAMES, design_key, run_design_point
 from scaleacross.api.problems import problem_of
 from scaleacross.catalogue import design_points, load_design_space
 from scaleacross.catalogue.design_spaces import draw
@@ -139,7 +139,7 @@ def test_ours_is_never_slower_and_one_dimension_never_loses_to_production(found:
     assert {row["status"] for row in found.rows} <= {"gap_tolerance", "optimal"}
     assert lost(found) == []
     for row in found.rows:
-        assert {f"{name}_s" for name in CONTENDERS} <= set(row)
+        assert {f"{name}_s" for name in PLAN_NAMES} <= set(row)
         assert row["ours_s"] == row["step_s"]
         assert all(
             row[f"{name}_s"] <= row["production_s"] * (1 + 1e-9) for name in ("placement", "schedule", "network")
@@ -208,7 +208,7 @@ def test_the_page_states_what_the_rows_say(found: Reproduction) -> None:
     assert "| production, all points | estimate | 2 | " in page and "| simulation |" not in page
     ratio = max(row["production_s"] / row["ours_s"] for row in found.rows)
     assert "| production | 2 | " in page and f" | {ratio:.2f} | " in page
-    assert all(f"\n| {name} | " in page for name in RIVALS)
+    assert all(f"\n| {name} | " in page for name in BASELINE_NAMES)
     svg = design_svg(found)
     assert svg.count("<polyline") == 2 and svg.endswith("</svg>\n")
 
@@ -224,14 +224,14 @@ def test_the_referee_replays_what_the_records_name(folder: Path, found: Reproduc
     plan = sa.evaluate((design_points(load_design_space(SMALL)[0])[0].job, Decision(**line["decisions"]["ours"])))
     assert row["ours_simulated_s"] == pytest.approx(sa.simulate(plan).step_s, rel=1e-9)
     page = design_page(replayed, "", date(2030, 1, 2))
-    names = [name for name in CONTENDERS if f"{name}_s" in row]
-    assert {*RIVALS, *replayed.ablations, "ours"} == set(names)
+    names = [name for name in PLAN_NAMES if f"{name}_s" in row]
+    assert {*BASELINE_NAMES, *replayed.ablations, "ours"} == set(names)
     assert all(row[f"{name}_priced_s"] == pytest.approx(row[f"{name}_s"], rel=1e-12) for name in names)
     off = max((row[f"{name}_priced_s"] / row[f"{name}_simulated_s"] - 1 for name in names), key=abs)
     different = len({(row[f"{name}_priced_s"], row[f"{name}_simulated_s"]) for name in names})
     assert f"| all, equal ones once | {different} | " in page and f" {off:+.1%} |" in page
     assert different < len(names)
-    fastest = min(row[f"{name}_simulated_s"] for name in RIVALS) / row["ours_simulated_s"]
+    fastest = min(row[f"{name}_simulated_s"] for name in BASELINE_NAMES) / row["ours_simulated_s"]
     assert f"| the best baseline, all points | simulation | 1 | {fastest:.3f} | " in page
     assert "| by simulation, 1 points | placement | schedule | network | placement and degrees | joint |" in page
     again = sa.reproduce(SMALL, directory=folder, run=False)  # listed with the points that have no simulation
@@ -295,15 +295,15 @@ def test_the_referee_chooses_our_plan_among_the_finalists_of_a_point(monkeypatch
     assert record["reason"] == "" and 1 < figures["finalists"] <= 3
     assert figures["best_price_s"] < figures["ours_s"]
     assert all(
-        figures["best_price_s"] <= figures[f"{name}_s"] * (1 + 1e-9) for name in CONTENDERS if f"{name}_s" in figures
+        figures["best_price_s"] <= figures[f"{name}_s"] * (1 + 1e-9) for name in PLAN_NAMES if f"{name}_s" in figures
     )
     contest = design_replay.contest_of(point.job, record)
     assert contest is not None and contest.ours_s == (figures["ours_s"], 1e-6 / figures["ours_s"])
     ours_alone = replace(contest, decisions={"ours": contest.decisions["ours"]})
-    played = design_replay.replay_contest(ours_alone)["figures"]
-    assert (played["ours_priced_s"], played["ours_simulated_s"]) == contest.ours_s
+    simulated = design_replay.replay_contest(ours_alone)["figures"]
+    assert (simulated["ours_priced_s"], simulated["ours_simulated_s"]) == contest.ours_s
     row = {**point.fields, **figures, "seconds": 1.0, "status": record["status"], "reason": ""}
-    found = Reproduction(space, (row,), 1, 1, RIVALS, tuple(ablation.ABLATIONS), {})
+    found = Reproduction(space, (row,), 1, 1, BASELINE_NAMES, tuple(ablation.ABLATIONS), {})
     assert lost(found) == []
     assert lost(replace(found, rows=({**row, "atlas_s": 0.9 * figures["best_price_s"]},)))
     by_price = space.model_copy(update={"finalists": None})
@@ -333,13 +333,13 @@ def test_fields_of_a_space_can_be_overridden() -> None:
 
 @pytest.mark.heavy
 def test_the_page_tells_rivals_that_were_cut_short_from_others(found: Reproduction) -> None:
-    rows = [dict(row) | {f"{name}_complete": True for name in RIVALS} for row in found.rows]
+    rows = [dict(row) | {f"{name}_complete": True for name in BASELINE_NAMES} for row in found.rows]
     rows[0]["production_complete"] = False
     page = design_page(Reproduction(**{**vars(found), "rows": tuple(rows)}), "", date(2030, 1, 2))
     cut, ended = (row["production_s"] / row["ours_s"] for row in rows)
     assert f"| production | 1 | {ended:.3f} | {ended:.2f} | 1 | {cut:.3f} | {cut:.2f} |" in page
     assert any(line.startswith("| the best baseline | 1 | ") for line in page.splitlines())
-    assert page.count("| 0 | – | – |") == len(RIVALS) - 1
+    assert page.count("| 0 | – | – |") == len(BASELINE_NAMES) - 1
     assert f"| production, run to its end | estimate | 1 | {ended:.3f} | " in page
     assert page.index("| production, run to its end |") < page.index("| production, all points |")
     by_work = Reproduction(**{**vars(found), "space": found.space.model_copy(update={"work_limit": 40})})

@@ -122,11 +122,11 @@ def test_searches_leave_the_simulation_out_where_asked() -> None:
 
 @pytest.mark.parametrize("slower", [1.2, pytest.param(0.8, marks=pytest.mark.slow)])
 def test_a_plan_says_what_its_estimate_is_off(slower: float) -> None:
-    def played(plan: Plan, problem: Problem) -> SimpleNamespace:
+    def simulated(plan: Plan, problem: Problem) -> SimpleNamespace:
         found = stepped(plan, problem)
         parts = {name: slower * seconds for name, seconds in found.components_s.items()}
         return SimpleNamespace(step_s=slower * found.step_s, components_s=parts)
 
-    with mock.patch.object(refereeing, "stepped", side_effect=played):
+    with mock.patch.object(refereeing, "stepped", side_effect=simulated):
         plan = sa.plan(JOB, alternatives=False)
     assert "the estimate of" in plan.report.notes[-1] and "refer to the estimate" in plan.report.notes[-1]

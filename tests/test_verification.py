@@ -145,8 +145,8 @@ def test_v5_components_must_add_up(plan: Plan) -> None:
 
 
 def placed(plan: Plan, *shares: tuple[str, int]) -> Plan:
-    fill = tuple(BuildingShare(building=name, num_accelerators=count) for name, count in shares)
-    placement = Placement(axis_order=plan.placement.axis_order, fill=fill, spans=plan.placement.spans)
+    allocation = tuple(BuildingShare(building=name, num_accelerators=count) for name, count in shares)
+    placement = Placement(axis_order=plan.placement.axis_order, fill=allocation, spans=plan.placement.spans)
     return plan.model_copy(update={"decision": plan.decision.model_copy(update={"placement": placement})})
 
 

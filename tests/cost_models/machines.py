@@ -92,7 +92,7 @@ def topology(*regions: Sequence[Building], trunks: Sequence[Trunk] = ()) -> Topo
     return Topology(name="fleet", regions=named, trunks=tuple(trunks))
 
 
-def fill(*shares: tuple[str, int]) -> tuple[BuildingShare, ...]:
+def allocation(*shares: tuple[str, int]) -> tuple[BuildingShare, ...]:
     """An allocation: accelerators per building, in order."""
     return tuple(BuildingShare(building=name, num_accelerators=count) for name, count in shares)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from machines import accelerator, candidates, fill, flat, gpt, job
+from machines import accelerator, allocation, candidates, flat, gpt, job
 
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.axes import Terms, axis_terms
@@ -38,7 +38,7 @@ class Case:
     def __init__(self, profile: ModelProfile, **columns: Any) -> None:
         self.candidates = candidates(**columns)
         world = int(self.candidates.world_size[0])
-        self.levels: Levels = build_levels(flat(2, world // 2), fill(("b0", world // 2), ("b1", world // 2)))
+        self.levels: Levels = build_levels(flat(2, world // 2), allocation(("b0", world // 2), ("b1", world // 2)))
         of = job(2048, 64).model_copy(update={"overlap": Overlap(tp_reduce=False)})
         work = work_of(profile, of, [accelerator()], self.candidates)
         work = replace(work, attention_s=np.zeros(1))

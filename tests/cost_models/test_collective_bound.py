@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import GB, LATENCIES, RATES, building, fill, topology, trunk
+from machines import GB, LATENCIES, RATES, allocation, building, topology, trunk
 
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import BUILDING, CAMPUS, REGION, SCALE_UP, build_levels
@@ -29,7 +29,7 @@ REDUCTIONS: Final[tuple[CurveOp, ...]] = ("all_gather", "reduce_scatter", "all_r
 
 
 def tiling(whole: Topology, degree: int, stride: int = 1) -> Tiling:
-    used = fill(*((one.name, one.num_accelerators) for one in whole.buildings))
+    used = allocation(*((one.name, one.num_accelerators) for one in whole.buildings))
     return Tiling(whole, used, build_levels(whole, used), degree, stride)
 
 
@@ -116,7 +116,7 @@ def tilings(draw: st.DrawFn) -> Tiling:
         if left:
             used.append((one.name, min(left, one.num_accelerators)))
             left -= used[-1][1]
-    return Tiling(whole, fill(*used), build_levels(whole, fill(*used)), degree, stride)
+    return Tiling(whole, allocation(*used), build_levels(whole, allocation(*used)), degree, stride)
 
 
 @given(tilings(), st.sampled_from(CURVE_OPS), st.floats(1.0, 1e11))
@@ -143,7 +143,7 @@ def trees(draw: st.DrawFn, most: int = 5) -> Tiling:
     cuts = [0, *sorted(draw(st.sets(st.integers(1, max(1, count - 1)), max_size=2))), count]
     whole = topology(*(buildings[a:b] for a, b in pairwise(cuts) if a < b), trunks=wires)
     stride = draw(st.sampled_from((1, 1, 2, 4)))
-    used = fill(*((one.name, draw(st.integers(1, one.num_accelerators // stride)) * stride) for one in buildings))
+    used = allocation(*((one.name, draw(st.integers(1, one.num_accelerators // stride)) * stride) for one in buildings))
     num_ranks = sum(share.num_accelerators for share in used) // stride
     return Tiling(whole, used, build_levels(whole, used), num_ranks, stride)
 
@@ -183,7 +183,7 @@ def test_a_building_behind_another_takes_in_what_two_levels_bring() -> None:
     """
     wires = [trunk(*pair, 1e-5, bandwidth_bytes_per_s=0.5 * GB) for pair in (("a", "b"), ("b", "c"))]
     whole = topology([building("a", 1)], [building("b", 1), building("c", 1)], trunks=wires)
-    levels = build_levels(whole, fill(("a", 4), ("b", 4), ("c", 1)))
+    levels = build_levels(whole, allocation(("a", 4), ("b", 4), ("c", 1)))
     shape = exact_shape(9, 1, levels)
     assert shape.taken_in(by_rank=True)[[CAMPUS, REGION]].tolist() == [4 / 5, 5 / 9]
     ways = options("all_gather", GB, shape, links_of(levels), 0.0)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from machines import LATENCIES, RATES, building, fill, topology, trunk
+from machines import LATENCIES, RATES, allocation, building, topology, trunk
 
 from one_collective import all_reduce, all_to_all, gather
 from scaleacross import catalogue
@@ -203,7 +203,7 @@ def measured(unit: Building, ops: tuple[CurveOp, ...] = CURVE_OPS, sizes: tuple[
 
 
 def one_building(ops: tuple[CurveOp, ...] = CURVE_OPS, **changes: Any) -> Levels:
-    return build_levels(topology([measured(building("a", 6, **changes), ops)]), fill(("a", 24)))
+    return build_levels(topology([measured(building("a", 6, **changes), ops)]), allocation(("a", 24)))
 
 
 def by_law(op: CurveOp, num_ranks: int, size: float) -> float:
@@ -258,7 +258,7 @@ def test_no_group_across_domains_beats_one_inside() -> None:
 
 
 def test_an_operation_without_a_curve_is_priced_by_alpha_and_beta() -> None:
-    levels, plain = one_building(("all_gather",)), build_levels(topology([building("a", 6)]), fill(("a", 24)))
+    levels, plain = one_building(("all_gather",)), build_levels(topology([building("a", 6)]), allocation(("a", 24)))
     for degree, stride in ((4, 1), (24, 1), (6, 4)):
         shape = exact_shape(degree, stride, levels)
         for price in (all_reduce, all_to_all):
@@ -266,8 +266,8 @@ def test_an_operation_without_a_curve_is_priced_by_alpha_and_beta() -> None:
             assert ours == price(np.array(MIB), shape, links_of(plain), 1e-5)
 
 
-def test_fills_with_and_without_curves_side_by_side() -> None:
-    with_curves, plain = one_building(), build_levels(topology([building("a", 6)]), fill(("a", 24)))
+def test_allocations_with_and_without_curves_side_by_side() -> None:
+    with_curves, plain = one_building(), build_levels(topology([building("a", 6)]), allocation(("a", 24)))
     shape = exact_shape(4, 1, plain)
     both = gather(np.full(3, MIB), shape, stacked_links([plain, with_curves, plain]), 1e-5)
     alone = [gather(np.array(MIB), shape, links_of(one), 1e-5) for one in (plain, with_curves)]
@@ -289,7 +289,7 @@ def test_relaxed_shapes_price_nothing_above_the_exact_ones(
 ) -> None:
     changes: dict[str, Any] = {"rates": rates, "domain": domain, "latencies": (1e-7, 1e-7, 1e-6, 1e-5)}
     units = [measured(building(name, 9, **changes), sizes=sizes) for name, sizes in (("a", (2, 4)), ("b", (2, 8)))]
-    levels = build_levels(topology(units, trunks=[trunk("a", "b")]), fill(("a", shares[0]), ("b", shares[1])))
+    levels = build_levels(topology(units, trunks=[trunk("a", "b")]), allocation(("a", shares[0]), ("b", shares[1])))
     degree, stride = axis
     exact, links = exact_shape(degree, stride, levels), links_of(levels)
     monotone = np.maximum.accumulate(levels.bandwidth[::-1])[::-1], np.maximum.accumulate(levels.capacity[::-1])[::-1]

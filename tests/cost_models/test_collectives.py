@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import GB, LATENCIES, RATES, building, fill, flat, topology, trunk
+from machines import GB, LATENCIES, RATES, allocation, building, flat, topology, trunk
 
 from one_collective import all_reduce, all_to_all, gather
 from scaleacross.cost_models.collectives import HIERARCHICAL, NONE, PAIRWISE, Group
@@ -32,11 +32,11 @@ FAR = 1e-3
 
 def buildings(num_buildings: int, per_building: int, trunk_bytes_per_s: float, latency_s: float = FAR) -> Levels:
     fleet = flat(num_buildings, per_building, latency_s=latency_s, bandwidth_bytes_per_s=trunk_bytes_per_s)
-    return build_levels(fleet, fill(*((f"b{index}", per_building) for index in range(num_buildings))))
+    return build_levels(fleet, allocation(*((f"b{index}", per_building) for index in range(num_buildings))))
 
 
 def whole(levels: Levels) -> GroupShape:
-    return exact_shape(levels.num_positions, 1, levels)
+    return exact_shape(levels.num_ranks, 1, levels)
 
 
 def size(value: float) -> np.ndarray:
@@ -161,7 +161,9 @@ def test_all_to_all_over_buildings() -> None:
 def test_groups_that_straddle_a_border_anywhere_share_its_trunk() -> None:
     # groups of 4 at stride 2 in buildings of 5, 6 and 5: 0 2 4|6, 1 3|5 7; 8 10|12 14, 9|11 13 15
     C, S = 1e6, 1e6
-    levels = build_levels(flat(3, 6, bandwidth_bytes_per_s=C, latency_s=0.0), fill(("b0", 5), ("b1", 6), ("b2", 5)))
+    levels = build_levels(
+        flat(3, 6, bandwidth_bytes_per_s=C, latency_s=0.0), allocation(("b0", 5), ("b1", 6), ("b2", 5))
+    )
     shape = exact_shape(4, 2, levels)
     first, second = 3 * 1 / 4 + 2 * 2 / 4, 2 * 2 / 4 + 1 * 3 / 4
     assert shape.exchanged[CAMPUS] == first == second
@@ -187,14 +189,14 @@ def test_every_member_drives_its_nic_until_the_uplink_is_full() -> None:
 
 def test_tree_wins_where_latency_is_all() -> None:
     # 48 ranks in one rack, 8 bytes: 2·⌈log2 48⌉ = 12 hops against 94 of a ring; no power of two, so nothing to halve
-    levels = build_levels(flat(1, 48), fill(("b0", 48)))
+    levels = build_levels(flat(1, 48), allocation(("b0", 48)))
     timed = all_reduce(size(8), whole(levels), links_of(levels), 0.0)
     assert ALGORITHM_NAMES[int(timed.algorithm)] == "tree"
     assert timed.time_s == pytest.approx(12 * ALPHA + 2 * 8 / B)
 
 
 def test_a_group_inside_a_host_never_sees_the_outer_levels() -> None:
-    levels = build_levels(topology([building("a", 6)]), fill(("a", 24)))
+    levels = build_levels(topology([building("a", 6)]), allocation(("a", 24)))
     shape = exact_shape(4, 1, levels)
     slow = Links(*(np.where(np.arange(NUM_LEVELS) >= RACK, 1.0, part) for part in links_of(levels)[:3]))
     for price in (gather, all_reduce, all_to_all):
@@ -256,7 +258,7 @@ def test_more_bytes_cost_more_and_a_wider_trunk_never(
 @given(cases)
 def test_hierarchical_and_ring_agree_on_one_level(case: tuple[int, int, float, float, float]) -> None:
     _, g, _, _, S = case
-    levels = build_levels(flat(1, g), fill(("b0", g)))
+    levels = build_levels(flat(1, g), allocation(("b0", g)))
     expected = (g - 1) / g * S / B + (g - 1) * ALPHA if g > 1 else 0.0
     plain = Group(whole(levels), links_of(levels), 0.0, network="library")
     assert plain.gather(size(S)).time_s == pytest.approx(expected)
@@ -278,10 +280,10 @@ def test_messages_between_pipeline_neighbours() -> None:
     # 4 ranks with stride 2 over two buildings of 4: one of three boundaries crosses, and 2 groups share the link
     levels = buildings(2, 4, 5e9)
     message = neighbour_messages(size(1e6), exact_shape(4, 2, levels), links_of(levels))
-    assert (message.num_far, message.tail, message.spacing) == (1, 2, 1)
-    assert (message.near_latency_s, message.far_latency_s) == (ALPHA, FAR)
+    assert (message.num_crossing, message.tail, message.spacing) == (1, 2, 1)
+    assert (message.near_latency_s, message.crossing_latency_s) == (ALPHA, FAR)
     assert message.near_occupancy_s == pytest.approx(1e6 / B)
-    assert message.far_occupancy_s == pytest.approx(1e6 / (5e9 / 2))
+    assert message.crossing_occupancy_s == pytest.approx(1e6 / (5e9 / 2))
 
 
 def test_a_pipeline_through_two_regions_pays_their_distance_once() -> None:
@@ -296,11 +298,11 @@ def test_a_pipeline_through_two_regions_pays_their_distance_once() -> None:
         )
         for a, b in itertools.combinations(range(4), 2)
     ]
-    levels = build_levels(topology(sites[:2], sites[2:], trunks=wires), fill(*((f"b{at}", 2) for at in range(4))))
+    levels = build_levels(topology(sites[:2], sites[2:], trunks=wires), allocation(*((f"b{at}", 2) for at in range(4))))
     message = neighbour_messages(size(1e6), exact_shape(4, 2, levels), links_of(levels))
-    assert (message.num_between, message.num_far, message.tail, message.spacing) == (2, 1, 2, 1)
-    assert (message.between_latency_s, message.far_latency_s) == (1e-4, 1e-2)
-    assert message.between_occupancy_s == pytest.approx(message.far_occupancy_s / 2)
+    assert (message.num_between, message.num_crossing, message.tail, message.spacing) == (2, 1, 2, 1)
+    assert (message.between_latency_s, message.crossing_latency_s) == (1e-4, 1e-2)
+    assert message.between_occupancy_s == pytest.approx(message.crossing_occupancy_s / 2)
     latency, occupancy = boundary_times(4, tuple(map(float, message)))
     assert latency.tolist() == pytest.approx([1e-4, 1e-2, 1e-4, 1e-2])  # the last is the way back to the first rank
     assert occupancy[:2].tolist() == pytest.approx([1e6 / (10 * GB / 2), 1e6 / (5 * GB / 2)])
@@ -309,5 +311,5 @@ def test_a_pipeline_through_two_regions_pays_their_distance_once() -> None:
 def test_messages_are_limited_by_the_nic_where_the_trunk_is_wide() -> None:
     levels = buildings(2, 4, 1000 * GB)
     message = neighbour_messages(size(1e6), exact_shape(4, 2, levels), links_of(levels))
-    assert message.far_occupancy_s == pytest.approx(1e6 / RATES[3])
+    assert message.crossing_occupancy_s == pytest.approx(1e6 / RATES[3])
     assert math.isclose(float(message.near_occupancy_s), 1e6 / B)

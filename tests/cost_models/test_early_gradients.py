@@ -39,7 +39,7 @@ def test_no_stage_has_gradients_before_what_every_rank_has_to_do_first(name: Sch
             fill = forward[(rank < r) & (chunk == 0)].sum()
             one = candidates(pp=p, num_micro_batches=m, num_chunks=v, schedule=SCHEDULE_NAMES.index(name))
             work = replace(
-                NO_WORK, ranks_behind=np.array([p - 1.0 - r]), chunk_backward_s=backward[rank == r].max(keepdims=True)
+                NO_WORK, ranks_after=np.array([p - 1.0 - r]), chunk_backward_s=backward[rank == r].max(keepdims=True)
             )
             first = fill + m * (forward + backward)[rank == r].sum() - lead_s(one, work)[0]
             assert ends.last_start_s.min() >= first - 1e-9, (p, m, v, r)
@@ -69,7 +69,7 @@ def test_so_many_micro_batches_have_passed_every_chunk_backward(name: ScheduleNa
 
 def test_of_equal_ranks_1f1b_leads_by_a_backward_pass_of_every_rank() -> None:
     one = candidates(pp=4, num_micro_batches=16, num_chunks=1, schedule=SCHEDULE_NAMES.index("1F1B"))
-    first = replace(NO_WORK, ranks_behind=np.array([3.0]), chunk_backward_s=np.array([2.0]))
+    first = replace(NO_WORK, ranks_after=np.array([3.0]), chunk_backward_s=np.array([2.0]))
     assert lead_s(one, first)[0] == 8.0
-    behind = replace(first, ranks_behind=np.zeros(1), fill_backward_s=np.array([6.0]))
+    behind = replace(first, ranks_after=np.zeros(1), fill_backward_s=np.array([6.0]))
     assert lead_s(one, behind)[0] == 8.0

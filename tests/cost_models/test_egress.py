@@ -32,17 +32,17 @@ def test_one_group_by_hand(op: Op, members: tuple[int, ...], price: float) -> No
 
 
 def test_groups_of_unequal_buildings() -> None:
-    fill = (BuildingShare(building="a", num_accelerators=6), BuildingShare(building="b", num_accelerators=2))
-    assert group_patterns(fill, 2, 4) == {(1, 1): 2, (2, 0): 2}  # global ranks 0+4, 1+5 inside; 2+6, 3+7 across
-    assert group_patterns(fill, 4, 1) == {(4, 0): 1, (2, 2): 1}
+    allocation = (BuildingShare(building="a", num_accelerators=6), BuildingShare(building="b", num_accelerators=2))
+    assert group_patterns(allocation, 2, 4) == {(1, 1): 2, (2, 0): 2}  # global ranks 0+4, 1+5 inside; 2+6, 3+7 across
+    assert group_patterns(allocation, 4, 1) == {(4, 0): 1, (2, 2): 1}
 
 
 def test_spending_by_hand() -> None:
-    fill = (BuildingShare(building="a", num_accelerators=6), BuildingShare(building="b", num_accelerators=2))
+    allocation = (BuildingShare(building="a", num_accelerators=6), BuildingShare(building="b", num_accelerators=2))
     power = Spending(
         "tokens_per_s_per_megawatt", "J", 1e6, {"a": Rate(100, 400), "b": Rate(50, 200)}, pays_egress=False
     )
-    assert power.parts(fill, 3.0, 2.0, 99.0) == {"idle power": 700 * 3.0, "computation": 2800 * 2.0}
+    assert power.parts(allocation, 3.0, 2.0, 99.0) == {"idle power": 700 * 3.0, "computation": 2800 * 2.0}
     assert power.value(1000, 7700.0) == pytest.approx(1000 / 0.0077)
     assert unit_prices({(1, 0): 3}, PRICES) == UnitPrices(0.0, 0.0, 0.0, 0.0)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from machines import building, fill, flat, topology, trunk
+from machines import allocation, building, flat, topology, trunk
 
 from one_collective import all_reduce, all_to_all, gather
 from scaleacross.cost_models.groups import GroupShape, exact_shape, largest_children, relaxed_shape
@@ -38,7 +38,7 @@ FIELDS = (
 
 def literal(levels: LinkLevels, degree: int, stride: int) -> dict[str, object]:
     """The definitions of ``groups``, evaluated one group at a time from the cuts."""
-    world = levels.num_positions
+    world = levels.num_ranks
     home = [[p, *(int((cut <= p).sum()) for cut in levels.cuts[1:]), 0] for p in range(world)]  # child of every level
     groups = [
         [b + j + i * stride for i in range(degree)] for b in range(0, world, degree * stride) for j in range(stride)
@@ -108,7 +108,7 @@ def fleets(draw: st.DrawFn) -> tuple[Topology, tuple[BuildingShare, ...]]:
     split = draw(st.integers(1, len(made)))
     wires = [trunk(a.name, b.name) for a, b in pairwise(made)]
     fleet = topology(*[part for part in (made[:split], made[split:]) if part], trunks=wires)
-    return fleet, fill(*((b.name, b.num_accelerators) for b in draw(st.permutations(made))))
+    return fleet, allocation(*((b.name, b.num_accelerators) for b in draw(st.permutations(made))))
 
 
 @st.composite
@@ -146,9 +146,9 @@ def test_a_gather_enters_a_building_over_all_of_its_links(
     """
     fleet, shares, degree, stride = axis
     levels = build_levels(fleet, shares)
-    homes = [int((levels.cuts[CAMPUS] <= p).sum()) - 1 for p in range(levels.num_positions)]
+    homes = [int((levels.cuts[CAMPUS] <= p).sum()) - 1 for p in range(levels.num_ranks)]
     lacking = [0.0] * len(shares)
-    for base in range(0, levels.num_positions, degree * stride):
+    for base in range(0, levels.num_ranks, degree * stride):
         for first in range(base, base + stride):
             inside = Counter(homes[p] for p in range(first, first + degree * stride, stride))
             for place, ranks in inside.items():
@@ -173,11 +173,11 @@ def test_an_all_to_all_is_counted_message_by_message(
     """
     fleet, shares, degree, stride = axis
     levels = build_levels(fleet, shares)
-    homes = [[int((cut <= p).sum()) for cut in levels.cuts[1:]] for p in range(levels.num_positions)]
+    homes = [[int((cut <= p).sum()) for cut in levels.cuts[1:]] for p in range(levels.num_ranks)]
     number = [int(share.building[1:]) for share in shares]  # b0, b1, …: their places in the chain
     sent: list[Counter[int]] = [Counter() for _ in range(NUM_LEVELS)]
     trunks, crossed = Counter[int](), {CAMPUS: set[int](), REGION: set[int]()}
-    for base in range(0, levels.num_positions, degree * stride):
+    for base in range(0, levels.num_ranks, degree * stride):
         for first in range(base, base + stride):
             for here, there in permutations(range(first, first + degree * stride, stride), 2):
                 for level in range(RACK, CAMPUS):
@@ -237,7 +237,7 @@ def test_relaxed_shape_prices_no_collective_above_the_exact_one(
 
 
 def test_an_axis_inside_the_host() -> None:
-    levels = build_levels(topology([building("a", 6)]), fill(("a", 24)))
+    levels = build_levels(topology([building("a", 6)]), allocation(("a", 24)))
     shape = exact_shape(4, 1, levels)
     assert shape.fanout.tolist() == [4, 1, 1, 1, 1, 1]
     assert shape.pairs.tolist() == [3, 0, 0, 0, 0, 0]
@@ -246,7 +246,7 @@ def test_an_axis_inside_the_host() -> None:
 
 def test_an_axis_of_racks() -> None:
     # racks of 8, zones of 24; 3 ranks with stride 8: one in each rack of the zone, 8 such groups
-    levels = build_levels(topology([building("a", 6)]), fill(("a", 24)))
+    levels = build_levels(topology([building("a", 6)]), allocation(("a", 24)))
     shape = exact_shape(3, 8, levels)
     assert shape.fanout.tolist() == [1, 1, 3, 1, 1, 1]
     assert (shape.members[ZONE], shape.crossing[ZONE], shape.pairs[ZONE]) == (1, 8, 2)
@@ -255,7 +255,7 @@ def test_an_axis_of_racks() -> None:
 def test_an_axis_over_unequal_buildings() -> None:
     # 16 + 8 accelerators, groups of 6 with stride 4: ranks 0-3 of every group in a, ranks 4 and 5 in b
     fleet = topology([building("a", 4), building("b", 2)], trunks=[trunk("a", "b")])
-    shape = exact_shape(6, 4, build_levels(fleet, fill(("a", 16), ("b", 8))))
+    shape = exact_shape(6, 4, build_levels(fleet, allocation(("a", 16), ("b", 8))))
     assert shape.span == CAMPUS
     assert (shape.fanout[CAMPUS], shape.members[CAMPUS], shape.crossing[CAMPUS]) == (2, 2, 4)
     assert shape.pairs.tolist() == [0, 3, 1, 0, 1, 0]  # a: rack, zone, rack; the inter-building link; b: rack
@@ -263,7 +263,7 @@ def test_an_axis_over_unequal_buildings() -> None:
 
 
 def test_a_pipeline_over_four_buildings() -> None:
-    shape = exact_shape(8, 2, build_levels(flat(4, 4), fill(*((f"b{i}", 4) for i in range(4)))))
+    shape = exact_shape(8, 2, build_levels(flat(4, 4), allocation(*((f"b{i}", 4) for i in range(4)))))
     assert (shape.pairs[CAMPUS], shape.tail, shape.spacing) == (3, 2, 2)
 
 
@@ -271,7 +271,7 @@ def test_regions_count_their_buildings_apart() -> None:
     fleet = topology(
         [building("a", 2), building("b", 2)], [building("c", 2)], trunks=[trunk("a", "b"), trunk("b", "c")]
     )
-    shape = exact_shape(3, 8, build_levels(fleet, fill(("a", 8), ("b", 8), ("c", 8))))
+    shape = exact_shape(3, 8, build_levels(fleet, allocation(("a", 8), ("b", 8), ("c", 8))))
     assert shape.fanout.tolist() == [1, 1, 1, 1, 2, 2]
     assert shape.span == REGION
 
@@ -288,7 +288,7 @@ def test_a_group_that_crosses_buildings_lies_in_no_more_places_than_it_has_hosts
         topology(
             [building(name, 11, **shape) for name in names], trunks=[trunk(*names, 0.0, bandwidth_bytes_per_s=400e9)]
         ),
-        fill(("b0", 44), ("b1", 44)),
+        allocation(("b0", 44), ("b1", 44)),
     )
     found = exact_shape(8, 1, levels)
     assert found.fanout.tolist() == [4, 2, 2, 2, 2, 1]
@@ -299,18 +299,18 @@ def test_a_group_that_crosses_buildings_lies_in_no_more_places_than_it_has_hosts
 
 
 def test_a_group_of_one_has_no_span() -> None:
-    shape = exact_shape(1, 4, build_levels(flat(2, 4), fill(("b0", 4), ("b1", 4))))
+    shape = exact_shape(1, 4, build_levels(flat(2, 4), allocation(("b0", 4), ("b1", 4))))
     assert shape.span == -1
     assert shape.fanout.tolist() == [1] * NUM_LEVELS
 
 
 def test_an_axis_that_does_not_tile_is_refused() -> None:
     with pytest.raises(ValueError, match="degree 3 with stride 1 does not tile 8 global ranks"):
-        exact_shape(3, 1, build_levels(flat(2, 4), fill(("b0", 4), ("b1", 4))))
+        exact_shape(3, 1, build_levels(flat(2, 4), allocation(("b0", 4), ("b1", 4))))
 
 
 def test_relaxed_shapes_of_many_axes_at_once() -> None:
-    levels = build_levels(topology([building("a", 12)]), fill(("a", 48)))
+    levels = build_levels(topology([building("a", 12)]), allocation(("a", 48)))
     degree, stride = np.array([2, 4, 8, 48, 6]), np.array([1, 4, 2, 1, 8])
     together = relaxed_shape(degree, stride, largest_children(levels))
     for row, pair in enumerate(zip(degree, stride, strict=True)):
@@ -329,7 +329,7 @@ def test_rings_that_step_to_different_buildings_take_different_trunks() -> None:
     """
     wires = [trunk(a, b, bandwidth_bytes_per_s=12e9) for a, b in (("b0", "b1"), ("b1", "b2"), ("b0", "b2"))]
     fleet = topology([building(f"b{i}", 6, per_host=1) for i in range(3)], trunks=wires)
-    levels = build_levels(fleet, fill(*((f"b{i}", 6) for i in range(3))))
+    levels = build_levels(fleet, allocation(*((f"b{i}", 6) for i in range(3))))
     shape = exact_shape(2, 9, levels)
     assert (shape.leaving[CAMPUS], shape.crossing[CAMPUS]) == (6, 3)
     assert group_bandwidth(shape, links_of(levels))[CAMPUS] == pytest.approx(12e9 / 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from machines import building, fill, topology, trunk
+from machines import allocation, building, topology, trunk
 
 import scaleacross as sa
 from instances import moe, plain_job, plain_topology
@@ -45,11 +45,11 @@ def test_chunks_of_gradients_that_come_apart_never_hide_more_than_their_window()
     one, nothing = np.ones(1), np.zeros((4, 1))
     over = [Window(one, one / 10, one * 0, one, one * 0, one < 0, NO_CHUNKS)] * 4
     seconds = np.array([[10.0], *[[0.0]] * 3])
-    for hidden_s, apart, behind_passes in ((4.0, 9.0, 6.0), (0.5, 9.5, 9.5)):
+    for hidden_s, apart, in_passes in ((4.0, 9.0, 6.0), (0.5, 9.5, 9.5)):
         chunks = ChunkWindows(*np.array([[[1.0]], [[0.0]], [[hidden_s]]]))
         beside = LayerOverlap(nothing, (NO_CHUNKS,) * 4)
-        assert exposed_s(seconds, seconds, beside.behind_chunks(chunks).on(over)).tolist() == [apart]
-        assert exposed_s(seconds, seconds, beside.behind_passes(chunks).on(over)).tolist() == [behind_passes]
+        assert exposed_s(seconds, seconds, beside.in_chunks(chunks).on(over)).tolist() == [apart]
+        assert exposed_s(seconds, seconds, beside.in_passes(chunks).on(over)).tolist() == [in_passes]
 
 
 def test_of_what_crosses_buildings_only_chunks_say_what_is_left() -> None:
@@ -61,10 +61,10 @@ def test_of_what_crosses_buildings_only_chunks_say_what_is_left() -> None:
     over = [Window(one, one / 4, one * 0, one, one * 0, one < 0, NO_CHUNKS)] * 4
     chunks = ChunkWindows(*np.array([[[0.5, 0.25]], [[0.0, 0.0]], [[2.0, 3.0]]]))
     beside = LayerOverlap(nothing, (NO_CHUNKS,) * 4)
-    far = beside.behind_trunks(CrossingGradients({}, chunks, None, {})).on(over)
+    far = beside.over_links(CrossingGradients({}, chunks, None, {})).on(over)
     seconds = np.array([[10.0, 20.0], *[[0.0, 0.0]] * 3])
     assert exposed_s(seconds, seconds, far).tolist() == [3.0, 5.0]  # 10/2 − 2; a bucket of 20/4, as 20/4 − 3 is less
-    both = beside.behind_trunks(CrossingGradients({}, chunks, chunks, {})).on(over)
+    both = beside.over_links(CrossingGradients({}, chunks, chunks, {})).on(over)
     assert both[PARAMETERS].chunks is chunks and far[PARAMETERS].length_s.tolist() == [1.0, 1.0]
 
 
@@ -87,7 +87,7 @@ def test_seconds_of_links(op: Op, adapter: float, campus: float) -> None:
     shape = {"per_host": 1, "hosts_per_rack": 1, "racks_per_zone": 2, "rates": (100 * GB, 10 * GB, 10 * GB, 10 * GB)}
     sites = [building(name, 2, **shape) for name in ("a", "b")]  # type: ignore[arg-type]
     pool = topology(sites, trunks=[trunk("a", "b", 0.1, bandwidth_bytes_per_s=5 * GB)])
-    levels = build_levels(pool, fill(("a", 2), ("b", 2)))
+    levels = build_levels(pool, allocation(("a", 2), ("b", 2)))
     group = Group(one_row(exact_shape(4, 1, levels)), links_of(levels), 0.0)
     axis = "ep" if op == "all_to_all" else "dp_shard"
     found = link_seconds(Flow(axis, op, "x", axis, 8 * GB, {"gradients": 1.0}), group, EVERY_COPY, PLAIN)
@@ -104,7 +104,7 @@ def test_what_crosses_regions_takes_no_trunks_inside_them() -> None:
     shape = {"per_host": 1, "hosts_per_rack": 1, "racks_per_zone": 2, "rates": (100 * GB, 10 * GB, 10 * GB, 10 * GB)}
     sites = [building(name, 1, **shape) for name in "abcd"]  # type: ignore[arg-type]
     trunks = [trunk(*pair, 0.1, bandwidth_bytes_per_s=5 * GB) for pair in ("ab", "bc", "cd", "da")]
-    levels = build_levels(topology(sites[:2], sites[2:], trunks=trunks), fill(*((name, 1) for name in "abcd")))
+    levels = build_levels(topology(sites[:2], sites[2:], trunks=trunks), allocation(*((name, 1) for name in "abcd")))
     group = Group(one_row(exact_shape(4, 1, levels)), links_of(levels), 0.0)
     found = link_seconds(
         Flow("dp_shard", "all_gather", "x", "dp_shard", 8 * GB, {"gradients": 1.0}), group, EVERY_COPY, PLAIN

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import building, fill, topology, trunk
+from machines import allocation, building, topology, trunk
 
 from oracles.volume import volume
 from scaleacross.cost_models.collectives import Group
@@ -51,7 +51,7 @@ def _hashed(site):  # type: ignore[no-untyped-def]
 
 
 def across(fleet: Topology, degree: int = 2, stride: int = 8) -> tuple[GroupShape, Links]:
-    levels = build_levels(fleet, fill(("a", 8), ("b", 8)))
+    levels = build_levels(fleet, allocation(("a", 8), ("b", 8)))
     return exact_shape(degree, stride, levels), links_of(levels)
 
 
@@ -184,7 +184,7 @@ def test_bytes_of_every_option_are_those_of_its_schedule(op: CurveOp, chunks: in
     """
     shape = {"per_host": 2, "hosts_per_rack": 4, "racks_per_zone": 1}
     fleet = topology([building(name, 4, **shape) for name in ("a", "b")], trunks=[trunk("a", "b", 1e-4)])  # type: ignore[arg-type]
-    levels = build_levels(fleet, fill(("a", 8), ("b", 8)))
+    levels = build_levels(fleet, allocation(("a", 8), ("b", 8)))
     group = exact_shape(16, 1, levels)
     size, operation = 16 * MIB, Operation(op)
     layout = tuple(tuple(tuple(range(8 * b + 2 * h, 8 * b + 2 * h + 2)) for h in range(4)) for b in range(2))

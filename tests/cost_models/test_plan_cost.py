@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from machines import accelerator, building, fill, gpt, job, topology, trunk
+from machines import accelerator, allocation, building, gpt, job, topology, trunk
 
 from scaleacross.catalogue import load_job, resolve
 from scaleacross.cost_models.plan_cost import PlanCost, layers_per_stage, plan_cost
@@ -16,7 +16,7 @@ from scaleacross.spec.plan import Decision
 
 PROBLEM = resolve(load_job("llama3_405b_two_buildings"))
 ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
-SHARES = fill(("building-a", 10_000), ("building-b", 6_384))
+SHARES = allocation(("building-a", 10_000), ("building-b", 6_384))
 
 
 def decision(**changes: Any) -> Decision:
@@ -95,7 +95,7 @@ def test_spans_name_the_outermost_level_of_every_axis_in_use() -> None:
 def test_whole_stages_in_a_building_keep_data_parallelism_out_of_the_trunk() -> None:
     # 9 stages of 8 · 64 accelerators in a, 6 in b; six of them occupy a zone
     degrees, pipeline = Degrees(tp=8, pp=15, dp_shard=64), PipelineChoice(schedule="1F1B")
-    placement = Placement(axis_order=ORDER, fill=fill(("building-a", 512 * 9), ("building-b", 512 * 6)))
+    placement = Placement(axis_order=ORDER, fill=allocation(("building-a", 512 * 9), ("building-b", 512 * 6)))
     even = price(decision(degrees=degrees, placement=placement, pipeline=pipeline))
     assert set(even.traffic[-1].bytes_per_step) == {"pp"}
     assert even.placement.spans["dp_shard"] == "zone"
@@ -116,7 +116,7 @@ def test_the_smallest_memory_is_what_every_stage_may_use() -> None:
         degrees=Degrees(dp_replicate=8),
         pipeline=PipelineChoice(schedule="1F1B"),
         shard="none",
-        placement=Placement(axis_order=ORDER, fill=fill(("a", 4), ("b", 4))),
+        placement=Placement(axis_order=ORDER, fill=allocation(("a", 4), ("b", 4))),
     )
     stage = plan_cost(job(), gpt().profile(), fleet, of).memory[0]
     assert (stage.capacity_bytes, stage.reserved_bytes) == (40e9, 2e9)
@@ -125,10 +125,10 @@ def test_the_smallest_memory_is_what_every_stage_may_use() -> None:
 def test_a_decision_without_placement_or_of_the_wrong_size_is_refused() -> None:
     with pytest.raises(ValueError, match="no placement"):
         price(decision(placement=None))
-    small = Placement(axis_order=ORDER, fill=fill(("building-a", 8192)))
+    small = Placement(axis_order=ORDER, fill=allocation(("building-a", 8192)))
     with pytest.raises(ValueError, match=r"holds 8192 accelerators, .* = 16384"):
         price(decision(placement=small))
-    elsewhere = Placement(axis_order=ORDER, fill=fill(("building-z", 16_384)))
+    elsewhere = Placement(axis_order=ORDER, fill=allocation(("building-z", 16_384)))
     with pytest.raises(KeyError, match="building-z"):
         price(decision(placement=elsewhere))
 

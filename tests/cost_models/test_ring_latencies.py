@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import building, fill, topology, trunk
+from machines import allocation, building, topology, trunk
 
 from scaleacross.cost_models.collective_laws import ALL_LEVELS, laws, ring_fixed_s
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, build_levels
 from scaleacross.cost_models.links import Links, links_of, ring_bandwidth
-from scaleacross.simulation.patterns import ring_fixed_s as played_fixed_s
+from scaleacross.simulation.patterns import ring_fixed_s as simulated_fixed_s
 
 NEAR_S = (1e-6, 3e-6, 7e-6, 12e-6)
 
@@ -43,25 +43,27 @@ def ring_s(shape: GroupShape, links: Links, size: float) -> float:
 @given(
     fanout=st.tuples(st.sampled_from([1.0, 2.0, 4.0]), st.sampled_from([2.0, 4.0, 8.0])),
     far=st.tuples(st.sampled_from([1.0, 2.0, 3.0]), st.sampled_from([1.0, 2.0, 3.0])),
-    far_s=st.tuples(st.sampled_from([25e-6, 250e-6]), st.sampled_from([2.5e-3, 25e-3])),
+    outermost_s=st.tuples(st.sampled_from([25e-6, 250e-6]), st.sampled_from([2.5e-3, 25e-3])),
     rates=st.tuples(st.sampled_from([45e9, 90e9]), st.sampled_from([10e9, 45e9]), st.sampled_from([0.17e9, 2e9, 10e9])),
     exponent=st.floats(5.0, 10.0),
 )
 def test_a_ring_takes_what_its_blocks_take(
     fanout: tuple[float, float],
     far: tuple[float, float],
-    far_s: tuple[float, float],
+    outermost_s: tuple[float, float],
     rates: tuple[float, float, float],
     exponent: float,
 ) -> None:
     shape, size = regular(*fanout, 1.0, 1.0, *far), 10**exponent
     near, campus, region = rates
     bandwidth = np.array([335e9, near, 45e9, 45e9, campus, region])
-    links = Links(bandwidth, np.full(NUM_LEVELS, np.inf), np.array([*NEAR_S, *far_s]))
+    links = Links(bandwidth, np.full(NUM_LEVELS, np.inf), np.array([*NEAR_S, *outermost_s]))
     levels = hops(shape)
     rate, latency = ring_bandwidth(shape, links)[levels], links.latency[levels]
-    played = (1 - 1 / shape.degree) * size / rate.min() + played_fixed_s(size / float(shape.degree), rate, latency)
-    assert ring_s(shape, links, size) == pytest.approx(played, rel=0.03)
+    simulated = (1 - 1 / shape.degree) * size / rate.min() + simulated_fixed_s(
+        size / float(shape.degree), rate, latency
+    )
+    assert ring_s(shape, links, size) == pytest.approx(simulated, rel=0.03)
 
 
 def test_large_blocks_hide_the_latencies_of_fast_hops_and_small_ones_do_not() -> None:
@@ -98,6 +100,6 @@ def test_far_hops_that_follow_one_another_are_both_waited_for() -> None:
             trunk("b3", "b0", **far),
         ],
     )
-    levels = build_levels(fleet, fill(*((host.name, 1) for host in hosts)))
+    levels = build_levels(fleet, allocation(*((host.name, 1) for host in hosts)))
     shape = exact_shape(4, 1, levels)
     assert ring_s(shape, links_of(levels), 400e6) == pytest.approx(3 * 1.0 + 2 * 0.5)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 import scaleacross as sa
 from instances import plain_job
-from scaleacross.cost_models.pipeline.shard_passes import Call, played_s
+from scaleacross.cost_models.pipeline.shard_passes import Call, timed_s
 
 seconds = st.floats(0.01, 10)
 
 
 def every_layer_s(layers: int, layer_s: float, gathers: list[Call], reductions: list[Call]) -> float:
-    """Seconds of a pass as in ``played_s``, with every moment by its definition.
+    """Seconds of a pass as in ``timed_s``, with every moment by its definition.
 
     The calls are on communicators that share nothing.
     """
@@ -50,8 +50,8 @@ def test_four_layers_of_one_communicator(layer_s: float, forward: float, backwar
 
     Gathers take 2 s and reductions 3 s.
     """
-    assert played_s(4, (layer_s, 0.0), [(0, 2.0, 0.0)], [])[0] == pytest.approx(forward)
-    assert played_s(4, (layer_s, 0.0), [(0, 2.0, 0.0)], [(0, 3.0, 0.0)])[0] == pytest.approx(backward)
+    assert timed_s(4, (layer_s, 0.0), [(0, 2.0, 0.0)], [])[0] == pytest.approx(forward)
+    assert timed_s(4, (layer_s, 0.0), [(0, 2.0, 0.0)], [(0, 3.0, 0.0)])[0] == pytest.approx(backward)
 
 
 @given(st.integers(1, 40), seconds, st.lists(st.tuples(seconds, seconds), min_size=1, max_size=3), st.booleans())
@@ -60,7 +60,7 @@ def test_layers_that_go_on_alike_need_not_be_played(
 ) -> None:
     gathers = [(number, gather_s, 0.0) for number, (gather_s, _) in enumerate(each)][::-1]
     reductions = [(number, reduce_s, 0.0) for number, (_, reduce_s) in enumerate(each)] if both else []
-    found, outlasting = played_s(layers, (layer_s, 0.0), gathers, reductions)
+    found, outlasting = timed_s(layers, (layer_s, 0.0), gathers, reductions)
     assert outlasting == 0
     assert found == pytest.approx(every_layer_s(layers, layer_s, gathers, reductions), rel=1e-9)
     forward, back = (sum(call_s for _, call_s, _ in calls) for calls in (gathers, reductions))
@@ -74,7 +74,7 @@ def test_communicators_that_share_the_network_wait_for_one_another() -> None:
 
     Gathers and reductions take 2 s each on two communicators. With links of their own they overlap.
     """
-    apart, shared = (played_s(50, (0.0, 0.0), [(0, 2.0, busy)], [(1, 2.0, busy)])[0] for busy in (0.0, 2.0))
+    apart, shared = (timed_s(50, (0.0, 0.0), [(0, 2.0, busy)], [(1, 2.0, busy)])[0] for busy in (0.0, 2.0))
     assert shared == pytest.approx(50 * 4.0)
     assert apart == pytest.approx(51 * 2.0)
 
@@ -84,8 +84,8 @@ def test_layers_share_the_network_with_their_shards() -> None:
 
     Layers of 3 s gather for 2 s and also keep the network busy for 2 s. Each but the last then takes 4 s.
     """
-    assert played_s(10, (3.0, 0.0), [(0, 2.0, 2.0)], [])[0] == pytest.approx(2.0 + 10 * 3.0)
-    assert played_s(10, (3.0, 2.0), [(0, 2.0, 2.0)], [])[0] == pytest.approx(2.0 + 9 * 4.0 + 3.0)
+    assert timed_s(10, (3.0, 0.0), [(0, 2.0, 2.0)], [])[0] == pytest.approx(2.0 + 10 * 3.0)
+    assert timed_s(10, (3.0, 2.0), [(0, 2.0, 2.0)], [])[0] == pytest.approx(2.0 + 9 * 4.0 + 3.0)
 
 
 @pytest.mark.parametrize(("busy", "outlasting"), [(0.0, 3.0), (3.0, 20 * 3.0 - 33.0)])
@@ -95,8 +95,8 @@ def test_replicas_reduce_behind_the_last_pass(busy: float, outlasting: float) ->
     All-reduces and reductions take 3 s each, as do ten layers. With links of their own all but the last all-reduce
     overlap with the pass. On the same links each also waits for a reduction.
     """
-    passed, more = played_s(10, (3.0, 0.0), [], [(0, 3.0, busy)], [(1, 3.0, busy)])
-    alone, nothing = played_s(10, (3.0, 0.0), [], [(0, 3.0, busy)])
+    passed, more = timed_s(10, (3.0, 0.0), [], [(0, 3.0, busy)], [(1, 3.0, busy)])
+    alone, nothing = timed_s(10, (3.0, 0.0), [], [(0, 3.0, busy)])
     assert (alone, nothing) == (33.0, 0.0)
     assert passed == alone and more == pytest.approx(outlasting)
 

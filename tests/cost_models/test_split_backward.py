@@ -29,7 +29,7 @@ def stages(held: list[float], rank: list[int]) -> StageWork:
     return StageWork(**(nothing | {"dense_parameters": np.array(held), "rank": np.array(rank)}))
 
 
-def played(ready: list[float], each: list[float]) -> float:
+def timed(ready: list[float], each: list[float]) -> float:
     """End of the last bucket.
 
     Each bucket uses all communicators in turn, and each communicator serves one bucket at a time.
@@ -76,7 +76,7 @@ def test_gradients_are_reduced_from_the_weight_gradients_on(
     ends = np.array([first_s + between_s + last_s, first_s])
     total_s = float(ends[0] + after_s)
     ready = [starts[c] + (ends[c] - starts[c]) * (k + 1) / chunks[c] for c in (1, 0) for k in range(chunks[c])]
-    late = played(ready, each) - total_s
+    late = timed(ready, each) - total_s
     found = exposed(chunks, StageEnds(np.zeros(2), np.zeros(2), starts, ends, total_s), each, 0)
     assert found == pytest.approx(max(late, sum(each)))  # at least a bucket: other ranks end last
 
@@ -96,7 +96,7 @@ def test_parameters_are_gathered_before_the_forward_passes_that_need_them(
     Chunk 0 starts at once and chunk 1 later. The result is the delay after which no bucket is late.
     """
     starts, ends = np.array([0.0, first_s + between_s]), np.array([first_s, first_s + between_s + last_s])
-    arrivals = [played([0.0] * (bucket + 1), each) for bucket in range(sum(chunks))]
+    arrivals = [timed([0.0] * (bucket + 1), each) for bucket in range(sum(chunks))]
     needed = [starts[c] + (ends[c] - starts[c]) * k / chunks[c] for c in (0, 1) for k in range(chunks[c])]
     late = max(arrival - need for arrival, need in zip(arrivals, needed, strict=True))
     found = exposed(chunks, StageEnds(starts, ends, np.zeros(2), np.zeros(2), 0.0), each, 1)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from machines import accelerator, building, candidates, fill, gpt, job, topology, trunk
+from machines import accelerator, allocation, building, candidates, gpt, job, topology, trunk
 
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.axes import Terms, axis_terms
@@ -28,7 +28,7 @@ from scaleacross.spec.parallelism import GRID_AXES, SCHEDULE_NAMES, SHARD_LEVELS
 from scaleacross.spec.recomputation import RECOMPUTES
 
 FLEET = topology([building("a", 96), building("b", 32)], trunks=[trunk("a", "b")])
-LEVELS = build_levels(FLEET, fill(("a", 384), ("b", 128)))
+LEVELS = build_levels(FLEET, allocation(("a", 384), ("b", 128)))
 CHIPS = [accelerator(), accelerator("other", gemm_tile_rows=128, memory_bandwidth_bytes_per_s=0.7e12)]
 PROFILES = [gpt().profile(), load_workload("mixtral-8x22b").profile()]
 JOB = job(2048, 64)

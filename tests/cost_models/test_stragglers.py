@@ -80,8 +80,8 @@ def test_a_layer_waits_for_the_rank_with_the_busiest_experts(lanes: int) -> None
     degrees = {"tp": lanes, "cp": 1, "pp": 1, "dp_shard": over, "dp_replicate": 1, "ep": over, "expert_lanes": lanes}
     fixed = {"degrees": degrees, "shard": "optimizer", "expert_folding": ["tp_cp"] if lanes > 1 else ["none"]}
     jobs = (plain_job(8, workload=moe(), experts={"load_spread": spread}, **fixed) for spread in (0.0, 0.3))
-    even, uneven = (sa.plan(one, overrides=["recompute=none"], alternatives=False) for one in jobs)
+    even, unequal = (sa.plan(one, overrides=["recompute=none"], alternatives=False) for one in jobs)
     load = float(busiest_load(0.3, 8, 8))
-    assert uneven.cost.component("ep") == pytest.approx(even.cost.component("ep") * load, rel=0.02)
-    assert even.cost.compute_s < uneven.cost.compute_s < even.cost.compute_s * load
-    assert uneven.estimated.step_s == pytest.approx(sa.simulate(uneven).step_s, rel=0.01)
+    assert unequal.cost.component("ep") == pytest.approx(even.cost.component("ep") * load, rel=0.02)
+    assert even.cost.compute_s < unequal.cost.compute_s < even.cost.compute_s * load
+    assert unequal.estimated.step_s == pytest.approx(sa.simulate(unequal).step_s, rel=0.01)

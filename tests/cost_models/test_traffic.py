@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from machines import accelerator, candidates, fill, flat, gpt, job
+from machines import accelerator, allocation, candidates, flat, gpt, job
 
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.axes import axis_terms, group_of
@@ -73,7 +73,7 @@ def test_without_sequence_parallelism_the_all_reduce_that_is_priced_is_listed() 
     assert [(flow.op, flow.what) for flow in tp] == [("all_reduce", "activations")]
     gathers = sent(gpt(), tp=2, num_micro_batches=8)["tp", "all_gather", "activations"]
     assert (tp[0].per_step, tp[0].size_bytes) == (gathers.per_step, gathers.size_bytes)
-    levels = build_levels(flat(1, 2), fill(("b0", 2)))
+    levels = build_levels(flat(1, 2), allocation(("b0", 2)))
     shape, links = one_row(exact_shape(2, 1, levels)), links_of(levels)
     waited = axis_terms("tp", volumes, shape, links, network="library").serial_s["tp"][0]
     each = float(time_of(tp[0], group_of("library", "tp", shape, links, 0.0), EVERY_COPY).time_s[0])
@@ -82,7 +82,7 @@ def test_without_sequence_parallelism_the_all_reduce_that_is_priced_is_listed() 
 
 @pytest.mark.parametrize("shard", SHARD_LEVELS)
 @pytest.mark.parametrize("hidden", [True, False])
-def test_what_is_received_beside_computation_is_what_flows_carry(shard: ShardLevel, hidden: bool) -> None:
+def test_what_is_received_concurrently_with_computation_is_what_flows_carry(shard: ShardLevel, hidden: bool) -> None:
     """Bytes received during computation equal those of the flows, call by call.
 
     An overlapped flow of states brings (d−1)/d of its bytes, and an all-reduce brings twice that.
@@ -100,7 +100,7 @@ def test_what_is_received_beside_computation_is_what_flows_carry(shard: ShardLev
             expected += passes * (1 - 1 / ranks[flow.shape]) * flow.size_bytes * flow.per_step
     assert (expected == 0) == (shard == "none" and not hidden)
     # cp first, then its share over dp_shard, carry together what one group of cp · dp_shard ranks receives
-    assert volumes.received_beside_bytes[0] == pytest.approx(expected)
+    assert volumes.received_concurrently_bytes[0] == pytest.approx(expected)
 
 
 def test_experts_exchange_their_copies_four_times_per_layer() -> None:
@@ -144,7 +144,7 @@ def across(workload: Workload, num_buildings: int, sequences: int, degrees: Degr
         pipeline=pipeline,
         recompute="none",
         shard=shard,
-        placement=Placement(axis_order=order, fill=fill(*shares)),
+        placement=Placement(axis_order=order, fill=allocation(*shares)),
     )
     return plan_cost(of, workload.profile(), fleet, decision)
 

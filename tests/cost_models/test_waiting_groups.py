@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from machines import fill, flat
+from machines import allocation, flat
 
 from scaleacross.cost_models.axes import Calls
 from scaleacross.cost_models.collectives import Group
@@ -17,7 +17,7 @@ from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.waiting_groups import RankGroups, near_shape, told_apart, waiting_groups
 
-LEVELS = build_levels(flat(2, 60), fill(("b0", 36), ("b1", 60)))
+LEVELS = build_levels(flat(2, 60), allocation(("b0", 36), ("b1", 60)))
 """The second of four stages of 24 is in both buildings. The border divides a group of 8 ranks, and none of 4."""
 PIPELINE = 4, 24
 

@@ -112,7 +112,7 @@ def test_two_operations_that_changed_places_are_an_order_mismatch() -> None:
     assert (found.verdict, found.root.ranks, found.root.sequence) == ("order_mismatch", (3,), 3)
 
 
-def test_uneven_sizes_are_fine_where_the_operation_allows_them() -> None:
+def test_unequal_sizes_are_fine_where_the_operation_allows_them() -> None:
     run = hung()
     for rank in range(4):
         run.issue(rank, op="all_to_allv", state="started", size=rank, out=3 - rank, at_ms=10)

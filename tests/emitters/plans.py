@@ -151,7 +151,7 @@ def make_plan(
     axis_order: tuple[GridAxis, ...] = TITAN_ORDER,
     *,
     topology: Topology | None = None,
-    fill: Sequence[tuple[str, int]] | None = None,
+    allocation: Sequence[tuple[str, int]] | None = None,
     workload: Workload | None = None,
     schedule: ScheduleName = "1F1B",
     num_chunks: int = 1,
@@ -164,10 +164,10 @@ def make_plan(
 ) -> Plan:
     """A plan of the given shape with arbitrary costs.
 
-    ``fill``, the allocation, defaults to the first hosts of the topology.
+    ``allocation``, the allocation, defaults to the first hosts of the topology.
     """
     topology = topology or two_buildings(_hosts_for(degrees.world_size))
-    placement = Placement(axis_order=axis_order, fill=_shares(fill or _first(topology, degrees.world_size)))
+    placement = Placement(axis_order=axis_order, fill=_shares(allocation or _first(topology, degrees.world_size)))
     placement = placement.model_copy(update={"spans": spans(topology, placement, degrees)})
     workload = workload or llama3_8b()
     parts = split_layers(workload.profile().num_layers, degrees.pp * num_chunks)
@@ -222,8 +222,8 @@ def _first(topology: Topology, world_size: int) -> list[tuple[str, int]]:
     return out
 
 
-def _shares(fill: Sequence[tuple[str, int]]) -> tuple[BuildingShare, ...]:
-    return tuple(BuildingShare(building=name, num_accelerators=count) for name, count in fill)
+def _shares(allocation: Sequence[tuple[str, int]]) -> tuple[BuildingShare, ...]:
+    return tuple(BuildingShare(building=name, num_accelerators=count) for name, count in allocation)
 
 
 def _collective(axis: Axis, size: int, level: LinkLevel) -> PredictedCollective:

@@ -56,7 +56,7 @@ def test_ranks_are_those_of_the_target(target: str) -> None:
     """Rank i of the framework is in the building that the framework's own files name."""
     degrees = Degrees(tp=4, pp=2, dp_shard=2, dp_replicate=2)
     plan = make_plan(
-        degrees, INSIDE_OUT, topology=two_buildings((4, 4)), fill=(("east", 16), ("west", 16)), target=target
+        degrees, INSIDE_OUT, topology=two_buildings((4, 4)), allocation=(("east", 16), ("west", 16)), target=target
     )
     table = list(csv.DictReader(EMITTERS[target](plan)[f"{target}/ranks.csv"].splitlines()))
     assert [row["building"] for row in table] != ["east"] * 16 + ["west"] * 16  # the plan's own order

@@ -39,11 +39,11 @@ def plans(draw: st.DrawFn) -> Plan:
     first = draw(st.integers(1, hosts))
     topology = two_buildings((first, hosts))
     in_first = min(first * 4, degrees.world_size)
-    fill = [("east", in_first), ("west", degrees.world_size - in_first)]
-    fill = [share for share in fill if share[1]]
+    allocation = [("east", in_first), ("west", degrees.world_size - in_first)]
+    allocation = [share for share in allocation if share[1]]
     if draw(st.booleans()):
-        fill.reverse()
-    return make_plan(degrees, draw(st.sampled_from(ORDERS)), topology=topology, fill=fill)
+        allocation.reverse()
+    return make_plan(degrees, draw(st.sampled_from(ORDERS)), topology=topology, allocation=allocation)
 
 
 @given(plans())
@@ -164,6 +164,6 @@ def test_launch_json_of_16384_ranks_is_small() -> None:
 
 
 def test_a_building_used_twice_is_refused() -> None:
-    plan = make_plan(Degrees(tp=4, dp_shard=2), topology=two_buildings((2, 2)), fill=[("east", 4), ("east", 4)])
+    plan = make_plan(Degrees(tp=4, dp_shard=2), topology=two_buildings((2, 2)), allocation=[("east", 4), ("east", 4)])
     with pytest.raises(EmitError, match="4 different devices to 8 processes"):
         launch_config(plan)

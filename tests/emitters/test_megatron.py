@@ -141,8 +141,8 @@ def test_stage_options() -> None:
     assert "--microbatch-group-size-per-virtual-pipeline-stage" not in chunks  # rounds of pp, its default
     rounds = arguments(make_plan(Degrees(pp=4), schedule="Interleaved1F1B", num_chunks=2, num_micro_batches=10))
     assert rounds["--microbatch-group-size-per-virtual-pipeline-stage"] == ["5"]
-    uneven = arguments(make_plan(Degrees(pp=5)))
-    assert uneven["--pipeline-model-parallel-layout"] == ["Et*6|(t*7|)*2t*6|t*6L"]
+    unequal = arguments(make_plan(Degrees(pp=5)))
+    assert unequal["--pipeline-model-parallel-layout"] == ["Et*6|(t*7|)*2t*6|t*6L"]
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_a_plan_inside_one_host_needs_nothing() -> None:
 
 
 def test_zones_of_one_building_get_the_xzone_setting() -> None:
-    plan = make_plan(Degrees(tp=4, pp=3), topology=two_buildings((3, 1)), fill=[("east", 12)])
+    plan = make_plan(Degrees(tp=4, pp=3), topology=two_buildings((3, 1)), allocation=[("east", 12)])
     assert plan.placement.spans["pp"] == "building"
     plan = decided(plan, ("rack", 2, MIB // 2, 8, "ecmp"), ("building", 16, 131072, 1, "spray"))
     assert settings(plan)["NCCL_CTRAN_IB_QP_CONFIG_XZONE"] == "131072,16,spray,1"

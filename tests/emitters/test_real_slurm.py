@@ -143,7 +143,7 @@ def unequal(axis_order: tuple[GridAxis, ...], degrees: Degrees, **slurm: object)
     region = region.model_copy(update={"buildings": (east, west.model_copy(update={"accelerators_per_host": 2}))})
     topology = Topology.model_validate(pair.model_copy(update={"regions": (region,)}).model_dump())
     return make_plan(
-        degrees, axis_order, topology=topology, fill=[("east", 8), ("west", 4)], num_micro_batches=4, slurm=slurm
+        degrees, axis_order, topology=topology, allocation=[("east", 8), ("west", 4)], num_micro_batches=4, slurm=slurm
     )
 
 

@@ -25,7 +25,7 @@ open(os.path.join(os.environ["RECORD"], os.environ["RANK"]), "w").write(text)
 @needs_bash
 @pytest.mark.consumer
 def test_torchrun_gives_the_plans_ranks(tmp_path: Path) -> None:
-    plan = make_plan(Degrees(tp=2, pp=3), topology=two_buildings((1, 1)), fill=[("west", 4), ("east", 2)])
+    plan = make_plan(Degrees(tp=2, pp=3), topology=two_buildings((1, 1)), allocation=[("west", 4), ("east", 2)])
     emit(plan, "torchrun", tmp_path)
     (tmp_path / "worker.py").write_text(WORKER)
     (tmp_path / "ranks").mkdir()

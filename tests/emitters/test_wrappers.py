@@ -23,7 +23,7 @@ from scaleacross.spec.plan import Plan
 def one_building(num_hosts: int = 2) -> Plan:
     topology = two_buildings((4, 1))
     return make_plan(
-        Degrees(dp_shard=4 * num_hosts), topology=topology, fill=[("east", 4 * num_hosts)], shard="parameters"
+        Degrees(dp_shard=4 * num_hosts), topology=topology, allocation=[("east", 4 * num_hosts)], shard="parameters"
     )
 
 
@@ -92,7 +92,7 @@ def test_skypilots_task_of_megatron_takes_its_checkout_and_arguments(tmp_path: P
 
 def test_a100_of_40_gb_is_not_that_of_80() -> None:
     topology = two_buildings((4, 1), accelerator_name="a100-40gb")
-    plan = make_plan(Degrees(dp_shard=8), topology=topology, fill=[("east", 8)], shard="parameters")
+    plan = make_plan(Degrees(dp_shard=8), topology=topology, allocation=[("east", 8)], shard="parameters")
     task = yaml.safe_load(EMITTERS["torchrun"](plan)[f"torchrun/{SKYPILOT_FILE}"])
     assert task["resources"]["accelerators"] == "A100:4"
 

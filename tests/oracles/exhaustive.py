@@ -167,13 +167,13 @@ def placements(pool: AcceleratorPool, degrees: Degrees) -> Iterator[Placement]:
     idle = tuple(axis for axis in GRID_AXES if axis not in active)
     sizes = [degrees.of(axis) for axis in active]
     granules = {prod(some) for count in range(max(1, len(sizes))) for some in combinations(sizes, count)}
-    for fill in pool.fills(degrees.world_size, sorted(granules)):
+    for allocation in pool.allocations(degrees.world_size, sorted(granules)):
         for order in permutations(active):
             lanes = {axis for axis in ("tp", "cp") if axis in active} if degrees.expert_lanes > 1 else set()
             at = order.index("dp_shard") if lanes else 0
             if lanes and set(order[at - len(lanes) : at]) != lanes:
                 continue
-            yield Placement(axis_order=(*idle, *order), fill=shares(fill))
+            yield Placement(axis_order=(*idle, *order), fill=shares(allocation))
 
 
 def candidates(problem: Problem, pool: AcceleratorPool) -> Iterator[Decision]:

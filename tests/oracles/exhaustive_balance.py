@@ -15,10 +15,10 @@ from math import gcd, isclose
 import numpy as np
 
 from scaleacross.cost_models.candidates import candidate_of
+from scaleacross.cost_models.differing_ranks import LayerCosts, Split, layer_costs
 from scaleacross.cost_models.layer_seconds import TimedLayers
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.stages import equal_stages, head_rank, layers_of_ranks
-from scaleacross.cost_models.uneven import LayerCosts, Split, layer_costs
 from scaleacross.schedules.pipeline import SCHEDULES, refusal
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.solvers.pools import AcceleratorPool

@@ -207,8 +207,8 @@ def test_buildings_and_cards_that_differ() -> None:
 def test_comparison_is_never_slower() -> None:
     job = load_recommendation_job(JOB, ["cost_model=torchrec"])[0]
     found = compare_recommendation(job, time_limit_s=2, gap_tolerance=0.05)
-    assert {rival.name for rival in found.rivals} >= {"torchrec", "karmarkar_karp", "recshard", "greedy_size"}
-    assert all(rival.speed_up is None or rival.speed_up >= 1 - 1e-9 for rival in found.rivals)
+    assert {result.name for result in found.rivals} >= {"torchrec", "karmarkar_karp", "recshard", "greedy_size"}
+    assert all(result.speed_up is None or result.speed_up >= 1 - 1e-9 for result in found.rivals)
     assert found.torchrec_ms == pytest.approx(found.plan.cost.step_s * 1e3)
 
 

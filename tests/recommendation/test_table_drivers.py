@@ -10,7 +10,7 @@ from scaleacross.api import plan_recommendation
 from scaleacross.api.recommendation import evaluate_recommendation
 from scaleacross.catalogue import load_recommendation_job
 from scaleacross.cost_models.embedding.early_rows import exposed_fetch_s
-from scaleacross.cost_models.embedding.problem import fill_of
+from scaleacross.cost_models.embedding.problem import allocation_of
 from scaleacross.emitters import embedding_launch, torchrec
 from scaleacross.errors import EmitError, InputError, VerificationError
 from scaleacross.simulation.table_step import simulated_tables
@@ -43,7 +43,9 @@ def planned(*drivers: str, **changes: Any) -> RecommendationPlan:
 
 def simulated_s(plan: RecommendationPlan) -> float:
     topology = Topology.model_validate(plan.job.topology)
-    return simulated_tables(plan, Dlrm.model_validate(plan.job.workload), topology, fill_of(plan.job, topology)).step_s
+    return simulated_tables(
+        plan, Dlrm.model_validate(plan.job.workload), topology, allocation_of(plan.job, topology)
+    ).step_s
 
 
 def test_copy_engines_give_the_bottom_mlp_back_what_kernels_take() -> None:

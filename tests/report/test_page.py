@@ -242,7 +242,7 @@ def test_the_page_of_a_plan_holds_every_section_of_its_whole_report(plan: Plan, 
 @can_draw
 def test_a_page_of_131072_accelerators_has_at_most_3_mb() -> None:
     job = sa.load_job("llama3_405b_region")
-    fill = [
+    allocation = [
         {"building": f"building-{name}", "num_accelerators": size}
         for name, size in (("a", 27648), ("b", 27648), ("c", 27648), ("d", 24064), ("e", 24064))
     ]
@@ -251,7 +251,7 @@ def test_a_page_of_131072_accelerators_has_at_most_3_mb() -> None:
         "pipeline": {"schedule": "Interleaved1F1B", "num_chunks": 8, "micro_batch_sequences": 1},
         "recompute": "none",
         "shard": "optimizer",
-        "placement": {"axis_order": ["tp", "cp", "pp", "dp_shard", "dp_replicate"], "fill": fill},
+        "placement": {"axis_order": ["tp", "cp", "pp", "dp_shard", "dp_replicate"], "fill": allocation},
     }
     found = sa.evaluate((job, Decision.model_validate(decision)))
     assert found.degrees.world_size == 131_072

@@ -52,8 +52,8 @@ def test_placement_shows_strides_levels_and_idle_accelerators(plan: Plan, render
 
 
 def test_placement_names_buildings_left_empty(plan: Plan, render: Render) -> None:
-    fill = (plan.placement.fill[0].model_copy(update={"num_accelerators": 64}),)
-    chosen = plan.decision.model_copy(update={"placement": plan.placement.model_copy(update={"fill": fill})})
+    allocation = (plan.placement.fill[0].model_copy(update={"num_accelerators": 64}),)
+    chosen = plan.decision.model_copy(update={"placement": plan.placement.model_copy(update={"fill": allocation})})
     assert line_with(render(placement(plan.model_copy(update={"decision": chosen}))), "west") == "west – 0 24 24"
 
 

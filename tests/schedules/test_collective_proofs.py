@@ -26,7 +26,7 @@ def chunkings(num_ranks: int, turn: int) -> tuple[int, ...]:
     return CHUNKS if num_ranks <= LARGE else (CHUNKS[turn % len(CHUNKS)],)
 
 
-def uneven(num_ranks: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+def unequal(num_ranks: int) -> Iterator[tuple[tuple[int, ...], ...]]:
     """Buildings of equal and unequal size.
 
     They are one and the rest, a third and the rest but one, halves, and four buildings.
@@ -47,7 +47,7 @@ def flat(num_ranks: int) -> Iterator[CollectiveSchedule]:
 
 
 def hierarchical(num_ranks: int) -> Iterator[CollectiveSchedule]:
-    for turn, layout in enumerate(uneven(num_ranks)):
+    for turn, layout in enumerate(unequal(num_ranks)):
         for operation, (at, outer) in product(REDUCTIONS, enumerate(c.PHASES)):
             inner = list(c.PHASES)[(at + turn) % len(c.PHASES)]
             for chunks in chunkings(num_ranks, at + turn):
@@ -67,7 +67,7 @@ def exchanges(num_ranks: int) -> Iterator[CollectiveSchedule]:
     for algorithm in ("direct", "pairwise", "two_level"):
         for chunks in CHUNKS[:1] if large else CHUNKS:
             yield c.all_to_all([range(num_ranks)], algorithm, chunks)
-    for layout in uneven(num_ranks):
+    for layout in unequal(num_ranks):
         for chunks in CHUNKS[:1] if large else CHUNKS:
             yield c.all_to_all(layout, "two_level", chunks)
 

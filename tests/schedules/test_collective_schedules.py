@@ -49,7 +49,7 @@ def test_flat(operation: Operation, algorithm: str) -> None:
 
 @pytest.mark.parametrize("operation", REDUCTIONS)
 @pytest.mark.parametrize("outer", c.PHASES)
-def test_hierarchical_on_uneven_buildings(operation: Operation, outer: str) -> None:
+def test_hierarchical_on_unequal_buildings(operation: Operation, outer: str) -> None:
     for n in (2, 3, 4, 5, 7, 8, 12, 13, 24, 33):
         for layout in layouts(n):
             for inner in ("ring", "halving_doubling"):
@@ -58,9 +58,9 @@ def test_hierarchical_on_uneven_buildings(operation: Operation, outer: str) -> N
 
 @pytest.mark.parametrize("operation", REDUCTIONS)
 def test_three_levels(operation: Operation) -> None:
-    uneven = (((0, 1), (2, 3, 4)), ((5,), (6, 7, 8), (9, 10)), ((11, 12),))
+    unequal = (((0, 1), (2, 3, 4)), ((5,), (6, 7, 8), (9, 10)), ((11, 12),))
     even = tuple(tuple(tuple(range(8 * b + 4 * h, 8 * b + 4 * h + 4)) for h in range(2)) for b in range(4))
-    for layout in (uneven, even):
+    for layout in (unequal, even):
         for outer in c.PHASES:
             check(c.layered(operation, layout, [outer, "direct", "ring"]))
 

@@ -136,13 +136,13 @@ def test_halving_and_doubling_saves_latency_in_a_replay(level: LinkLevel) -> Non
     topology["trunks"] = [instances.plain_trunk(a, b, 400.0, latency_us) for a, b in itertools.combinations(names, 2)]
     for building in topology["regions"][0]["buildings"]:
         building["links"] = building["links"] | {"scale_up": instances.link(10.0, latency_us)}
-    fill = tuple(BuildingShare(building=name, num_accelerators=4 // len(names)) for name in names)
+    allocation = tuple(BuildingShare(building=name, num_accelerators=4 // len(names)) for name in names)
     decision = Decision(
         degrees=Degrees(dp_replicate=4),
         pipeline=PipelineChoice(schedule="1F1B", micro_batch_sequences=4),
         recompute="none",
         shard="none",
-        placement=Placement(axis_order=("tp", "cp", "dp_shard", "dp_replicate", "pp"), fill=fill),
+        placement=Placement(axis_order=("tp", "cp", "dp_shard", "dp_replicate", "pp"), fill=allocation),
     )
     plan = sa.evaluate((instances.plain_job(topology=topology), decision))
 

@@ -93,8 +93,8 @@ def test_a_collective_over_two_buildings_takes_no_less_than_over_one(algorithm: 
     region = one.regions[0].model_copy(update={"buildings": halves})
     two = one.model_copy(update={"regions": (region,), "trunks": (trunk,)})
     size, simulated, estimated = 2.0**12, [], []
-    for topology, fill in ((one, {"building": 64}), (two, {"a": 32, "b": 32})):
-        shares = tuple(BuildingShare(building=name, num_accelerators=count) for name, count in fill.items())
+    for topology, allocation in ((one, {"building": 64}), (two, {"a": 32, "b": 32})):
+        shares = tuple(BuildingShare(building=name, num_accelerators=count) for name, count in allocation.items())
         placement = Placement(axis_order=("tp", "cp", "dp_shard", "dp_replicate", "pp"), fill=shares)
         machine = build_machine(topology, placement, Degrees(dp_shard=64), {"dp_shard": ["ring"]}, width=1)
         group = machine.group_of("dp_shard", machine.block_classes[0])

@@ -69,9 +69,9 @@ def test_a_host_slows_all_its_ranks_alike(plan: Plan) -> None:
     The comparison draws one pace per host in allocation order and sets it for every global rank.
     """
     problem, sigma = problem_of(plan.job), 0.1
-    fill = [share.building for share in plan.placement.fill]
-    hosts = [(fill.index(one.building), one.host) for one in devices(problem.topology, plan.placement)]
-    drawn = np.random.default_rng([3, HOSTS]).normal(0.0, sigma, (len(fill), max(host for _, host in hosts) + 1))
+    allocation = [share.building for share in plan.placement.fill]
+    hosts = [(allocation.index(one.building), one.host) for one in devices(problem.topology, plan.placement)]
+    drawn = np.random.default_rng([3, HOSTS]).normal(0.0, sigma, (len(allocation), max(host for _, host in hosts) + 1))
     paces = {position: float(np.exp(drawn[where])) for position, where in enumerate(hosts)}
     by_hand = simulate_step(plan, problem, Disturbance(stragglers=paces), fold=False).step_s
     wanted = Disturbance(seed=3, host_jitter_fraction=sigma)

@@ -52,7 +52,7 @@ def plan_of(
     return plan
 
 
-def played_few(plan: Plan, few: int) -> StepRun:
+def simulated_few(plan: Plan, few: int) -> StepRun:
     return simulate_step(plan, problem_of(plan.job), Disturbance(micro_batches=few))
 
 
@@ -61,9 +61,9 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """Number of micro-batches of every simulation; None means all."""
     out: list[int | None] = []
 
-    def counted(plan: Plan, problem: Any, unlike: Disturbance | None = None) -> StepRun:
-        out.append(unlike.micro_batches if unlike else None)
-        return simulate_step(plan, problem, unlike)
+    def counted(plan: Plan, problem: Any, unequal: Disturbance | None = None) -> StepRun:
+        out.append(unequal.micro_batches if unequal else None)
+        return simulate_step(plan, problem, unequal)
 
     monkeypatch.setattr(steady, "simulate_step", counted)
     return out
@@ -107,14 +107,14 @@ def test_few_micro_batches_are_played_at_once(counts: list[int | None]) -> None:
 
 def test_one_late_task_of_the_steady_part_is_no_period() -> None:
     plan = plan_of("1F1B", 1, "none")
-    played, whole = played_few(plan, 26), chosen(plan.decision.pipeline, 4, plan.num_micro_batches)
-    found = steady.period_of(played, 26, whole)
+    step_run, whole = simulated_few(plan, 26), chosen(plan.decision.pipeline, 4, plan.num_micro_batches)
+    found = steady.period_of(step_run, 26, whole)
     assert found is not None and found.seconds > 0
-    line = played.timeline
+    line = step_run.timeline
     hidden = np.flatnonzero(line.arrival_s > 0.3 * line.total_s)
     late = line.arrival_s.copy()
     late[hidden] += 1e-3 * found.seconds * np.linspace(0, 1, len(hidden))
-    assert steady.period_of(replace(played, timeline=replace(line, arrival_s=late)), 26, whole) is None
+    assert steady.period_of(replace(step_run, timeline=replace(line, arrival_s=late)), 26, whole) is None
 
 
 def test_a_schedule_that_goes_on_otherwise_is_no_period() -> None:
@@ -124,9 +124,9 @@ def test_a_schedule_that_goes_on_otherwise_is_no_period() -> None:
     passes.
     """
     plan = plan_of("1F1B", 1, "none")
-    played, whole = played_few(plan, 26), chosen(plan.decision.pipeline, 4, plan.num_micro_batches)
+    step_run, whole = simulated_few(plan, 26), chosen(plan.decision.pipeline, 4, plan.num_micro_batches)
     rows = [list(row) for row in whole.actions]
     rows[0][300], rows[0][302] = rows[0][302], rows[0][300]
     exchanged = replace(whole, actions=tuple(map(tuple, rows)))
-    assert steady.period_of(played, 26, exchanged) is None
-    assert steady.period_of(played, 26, chosen(PipelineChoice(schedule="ZBH1"), 4, plan.num_micro_batches)) is None
+    assert steady.period_of(step_run, 26, exchanged) is None
+    assert steady.period_of(step_run, 26, chosen(PipelineChoice(schedule="ZBH1"), 4, plan.num_micro_batches)) is None

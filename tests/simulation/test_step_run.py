@@ -106,13 +106,15 @@ def laid(hosts: tuple[int, ...], axis_order: str, batches: tuple[int, ...] = (),
     ``batches`` are the micro-batches of the four replicas of each building, if they differ.
     """
     buildings = [f"b{index}" for index in range(len(hosts))]
-    fill = [{"building": name, "num_accelerators": 4 * count} for name, count in zip(buildings, hosts, strict=True)]
+    allocation = [
+        {"building": name, "num_accelerators": 4 * count} for name, count in zip(buildings, hosts, strict=True)
+    ]
     decision = {
         "degrees": degrees,
         "pipeline": {"schedule": "1F1B"},
         "recompute": "none",
         "shard": "optimizer",
-        "placement": {"axis_order": axis_order.split(), "fill": fill},
+        "placement": {"axis_order": axis_order.split(), "fill": allocation},
     }
     if batches:
         shares = zip(buildings, batches, strict=True)
@@ -205,7 +207,7 @@ def test_split_backward_passes_reduce_sharded_gradients_too(shard: str) -> None:
     assert num_calls("1F1B", shard, "reduce_scatter") > 4 * num_calls("1F1B", "optimizer", "reduce_scatter") > 0
 
 
-def test_unlike_batches_of_replicas_that_lie_side_by_side() -> None:
+def test_unequal_batches_of_replicas_that_lie_side_by_side() -> None:
     """Replicas that are neighbours in a host may have different batches.
 
     Of four replicas in every host one starts its blocks.

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracles.exhaustive_balance import _compositions
+from scaleacross.cost_models.differing_ranks import LayerCosts
 from scaleacross.cost_models.stages import equal_stages, layers_of_ranks
-from scaleacross.cost_models.uneven import LayerCosts
 from scaleacross.solvers.partition_stages import partition_stages
 from scaleacross.solvers.share_batch import share_batch
 

@@ -22,7 +22,7 @@ from scaleacross.solvers.baselines.own_model import Rows, fitting_rows
 from scaleacross.solvers.baselines.rules import MEGATRON_ORDER
 from scaleacross.solvers.baselines.sailor import visit
 from scaleacross.solvers.candidates import Bounder
-from scaleacross.solvers.pools import AcceleratorPool, Fill, pools, shares
+from scaleacross.solvers.pools import AcceleratorPool, Allocation, pools, shares
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
 from scaleacross.spec.placement import Placement
@@ -195,7 +195,7 @@ LIMITS: list[tuple[int, dict[str, LinkLevel]]] = [
 def test_tuning_finds_the_fastest_member_of_a_family(seed: int, farthest: dict[str, LinkLevel]) -> None:
     """The tuner's plan is as fast as the best of all plans of the family, each of which is tried."""
     where = instance(seed)
-    found = tune(where, Family(where.job, BOTH_ENDS, fills_of_stages, farthest=farthest), Clock(60)).decision
+    found = tune(where, Family(where.job, BOTH_ENDS, allocations_of_stages, farthest=farthest), Clock(60)).decision
     assert found is not None
     best = min(cost.cost.step_s for cost in members(where, farthest))
     assert priced(where, found).cost.step_s == pytest.approx(best, rel=1e-9)
@@ -207,13 +207,13 @@ def test_every_fleet_is_sampled_before_a_rival_goes_on_with_any(monkeypatch: pyt
 
     Otherwise a time limit could leave a baseline with the mixed pool only.
     """
-    seen, on_bases, num_fleets = list[tuple[str, ...]](), family._Tuning._on_bases, []
+    seen, on_partials, num_fleets = list[tuple[str, ...]](), family._Tuning._on_partials, []
 
-    def watched(tuning: Any, bases: Any, space: Any, bounder: Bounder) -> Any:
+    def watched(tuning: Any, partials: Any, space: Any, bounder: Bounder) -> Any:
         seen.append(tuple(accelerator.name for accelerator in bounder.pool.accelerators))
-        return on_bases(tuning, bases, space, bounder)
+        return on_partials(tuning, partials, space, bounder)
 
-    monkeypatch.setattr(family._Tuning, "_on_bases", watched)
+    monkeypatch.setattr(family._Tuning, "_on_partials", watched)
     for where in map(mixed_instance, range(12)):
         seen.clear()
         decide("crosspipe", where)
@@ -222,16 +222,16 @@ def test_every_fleet_is_sampled_before_a_rival_goes_on_with_any(monkeypatch: pyt
     assert max(num_fleets) >= 2
 
 
-def fills_of_stages(pool: AcceleratorPool, degrees: Degrees) -> list[Fill]:
-    return pool.fills(degrees.world_size, [degrees.world_size // degrees.pp])
+def allocations_of_stages(pool: AcceleratorPool, degrees: Degrees) -> list[Allocation]:
+    return pool.allocations(degrees.world_size, [degrees.world_size // degrees.pp])
 
 
 def members(where: Problem, farthest: dict[str, LinkLevel]) -> Iterator[PlanCost]:
     """All plans of the family that fit in memory."""
     for pool in pools(where.topology):
         for candidate in oracle.candidates(where, pool):
-            for fill, order in product(fills_of_stages(pool, candidate.degrees), BOTH_ENDS):
-                placement = Placement(axis_order=order, fill=shares(fill))
+            for allocation, order in product(allocations_of_stages(pool, candidate.degrees), BOTH_ENDS):
+                placement = Placement(axis_order=order, fill=shares(allocation))
                 cost = priced(where, candidate.model_copy(update={"placement": placement}))
                 reach = {axis: LINK_LEVELS.index(level) for axis, level in cost.placement.spans.items()}
                 near = all(reach.get(axis, 0) <= LINK_LEVELS.index(level) for axis, level in farthest.items())

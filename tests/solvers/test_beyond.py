@@ -11,7 +11,7 @@ from scaleacross.solvers import pool_blocks
 from scaleacross.solvers.beyond import COLUMNS, Beyond, pipelines_of
 from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.place_parallelism import Placer
-from scaleacross.solvers.pool_blocks import Bases
+from scaleacross.solvers.pool_blocks import Partials
 from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Search
@@ -59,11 +59,11 @@ def test_blocks_of_which_nothing_is_expected_come_later(monkeypatch: pytest.Monk
     first = [row for row, one in enumerate(pipelines_of(rows)) if one == next(iter(kinds))]
     estimates_s = np.full(len(rows), 2.0)
     estimates_s[first] = 1.0
-    bases = Bases(rows, estimates_s, np.ones(len(rows), dtype=np.int64), estimates_s)
-    monkeypatch.setattr(pool_blocks, "BASE_BLOCK", len(first))
+    partials = Partials(rows, estimates_s, np.ones(len(rows), dtype=np.int64), estimates_s)
+    monkeypatch.setattr(pool_blocks, "PARTIAL_BLOCK", len(first))
 
     def leading() -> set[int]:
-        return set(bases.in_turn(beyond, 3.0)[: len(first)].tolist())
+        return set(partials.in_turn(beyond, 3.0)[: len(first)].tolist())
 
     assert leading() == set(first)
     beyond.learn(next(iter(kinds)), 1.0, 3.5)

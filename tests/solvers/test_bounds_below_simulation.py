@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from test_bounds_of_straddling_stages import any_fill, straddling_job
+from test_bounds_of_straddling_stages import any_allocation, straddling_job
 
 from instances import mixed_job, random_job
 from scaleacross.api.evaluation import evaluated
@@ -30,14 +30,17 @@ def plans(problem: Problem, pool: AcceleratorPool, seed: int) -> list[Plan]:
     """Random legal decisions with estimates, on random accelerators and in random axis orders."""
     rng, out = np.random.default_rng(seed), list[Plan]()
     space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
-    rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
+    rows = space.expand(concatenate(list(space.partials(Refusals()))), Refusals())
     for row in rng.permutation(len(rows))[:ROWS]:
         one = rows.take(row[None])
         active, idle = axes_of(one)
         for _ in range(PLACES):
-            fill, order = any_fill(pool, int(one.world_size[0]), rng), tuple(rng.permutation(active).tolist())
-            if pool.uses_all_types(fill):
-                placed = FixedPlacement.of(pool, fill, problem.job, problem.profile, network="library")
+            allocation, order = (
+                any_allocation(pool, int(one.world_size[0]), rng),
+                tuple(rng.permutation(active).tolist()),
+            )
+            if pool.uses_all_types(allocation):
+                placed = FixedPlacement.of(pool, allocation, problem.job, problem.profile, network="library")
                 try:
                     out.append(evaluated(problem, placed.placed(one, 0, (*idle, *order))))
                 except InputError:  # tp across buildings with whole experts, failure domains

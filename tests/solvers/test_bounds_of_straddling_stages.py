@@ -20,7 +20,7 @@ from scaleacross.solvers.equal_ranks import equal_ranks_on
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placed_at, placer_on
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.place_parallelism import Placer, axes_of
-from scaleacross.solvers.pools import AcceleratorPool, Fill, pools
+from scaleacross.solvers.pools import AcceleratorPool, Allocation, pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.spec.placement import communicator_axes
@@ -90,12 +90,12 @@ def straddling_job(seed: int, types: int = 1) -> Job:
 def some_of(bounder: Bounder, rng: np.random.Generator) -> Candidates:
     """A few candidates of each job that have a pipeline and groups with exposed communication."""
     space = SearchSpace(bounder.job, bounder.profile, bounder.pool.num_accelerators, bounder.pool.unit)
-    rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
+    rows = space.expand(concatenate(list(space.partials(Refusals()))), Refusals())
     rows = rows.take((rows.pp > 1) & (rows.tp * rows.cp * rows.ep > 1))
     return rows.take(rng.permutation(len(rows))[:CANDIDATES])
 
 
-def any_fill(pool: AcceleratorPool, size: int, rng: np.random.Generator) -> Fill:
+def any_allocation(pool: AcceleratorPool, size: int, rng: np.random.Generator) -> Allocation:
     """A random allocation of whole hosts to buildings."""
     buildings = [pool.buildings[index] for index in rng.permutation(len(pool.buildings))]
     left, out = size // pool.unit, []
@@ -115,27 +115,27 @@ def test_no_bound_is_above_the_exact_price(seed: int) -> None:
     bounder = Bounder.on(pool, problem.job, problem.profile)
     rows, placer = some_of(bounder, rng), Placer(pool, bounder)
     coarse = bounder.coarse(rows)
-    tight, base, cut = bounder.tight(coarse), bounder.base_bound_s(rows), Crossing.of(bounder).bounds_s(coarse)
+    tight, partial, cut = bounder.tight(coarse), bounder.partial_bound_s(rows), Crossing.of(bounder).bounds_s(coarse)
     for row in range(len(rows)):
         one, work = rows.take(np.array([row])), coarse.work.take(np.array([row]))
         (active, idle), free_s = axes_of(one), float(placement_free_s(bounder.volumes(one, work))[0])
         for _ in range(PLACES):
-            fill = any_fill(pool, int(one.world_size[0]), rng)
+            allocation = any_allocation(pool, int(one.world_size[0]), rng)
             order = tuple(rng.permutation(active).tolist())
-            placed = placer.on(fill)
+            placed = placer.on(allocation)
             decision = placed.placed(one, 0, (*idle, *order))
             groups = placed.groups(decision)
             axes = communicator_axes(decision.degrees, (*idle, *order))
             apart += bool(waiting_groups(groups, axes, placed.levels))
             exact = placed.step_s(decision)
             bounds = {
-                "base": base[row],
+                "partial": partial[row],
                 "coarse": coarse.bound_s[row],
                 "tight": tight.bound_s[row],
                 "order": free_s + bounder.order_bounds_s(one, work, [order])[0, 0],
                 "cut": cut[0][row],
                 "trips": cut[1][row],
-                "place": free_s + placer.bounds_s(one, work, [order], [fill])[0, 0],
+                "place": free_s + placer.bounds_s(one, work, [order], [allocation])[0, 0],
                 "array": arranged(placed, one, (*idle, *order)).step_s(problem.job)[0],
             }
             above = {name: float(bound / exact - 1) for name, bound in bounds.items() if bound > exact * SLACK}
@@ -157,21 +157,24 @@ def test_no_bound_on_the_librarys_network_is_above_its_price(types_and_seeds: tu
         bounder = equal_ranks_on(pool, problem.job, problem.profile)
         ideal = type(bounder).on(pool, problem.job, problem.profile)
         rows = some_of(bounder, rng).take(np.arange(CANDIDATES // 2))
-        coarse, base = bounder.coarse(rows), bounder.base_bound_s(rows)
+        coarse, partial = bounder.coarse(rows), bounder.partial_bound_s(rows)
         higher += int(np.sum(coarse.bound_s > ideal.coarse(rows).bound_s * SLACK))
         for row in range(len(rows)):
             one, work = rows.take(np.array([row])), coarse.work.take(np.array([row]))
             (active, idle), free_s = axes_of(one), float(placement_free_s(bounder.volumes(one, work))[0])
             for _ in range(PLACES):
-                fill, order = any_fill(pool, int(one.world_size[0]), rng), tuple(rng.permutation(active).tolist())
-                if not pool.uses_all_types(fill):
+                allocation, order = (
+                    any_allocation(pool, int(one.world_size[0]), rng),
+                    tuple(rng.permutation(active).tolist()),
+                )
+                if not pool.uses_all_types(allocation):
                     continue
-                placed = FixedPlacement.of(pool, fill, problem.job, problem.profile, network="library")
+                placed = FixedPlacement.of(pool, allocation, problem.job, problem.profile, network="library")
                 exact = placed.step_s(placed.placed(one, 0, (*idle, *order)))
                 ordered = free_s + bounder.order_bounds_s(one, work, [order])[0, 0]
-                bounds = {"base": base[row], "coarse": coarse.bound_s[row], "order": ordered}
+                bounds = {"partial": partial[row], "coarse": coarse.bound_s[row], "order": ordered}
                 above = {name: float(bound / exact - 1) for name, bound in bounds.items() if bound > exact * SLACK}
-                assert not above, (above, one.decision(0), order, fill)
+                assert not above, (above, one.decision(0), order, allocation)
     assert higher > 0
 
 
@@ -186,8 +189,10 @@ def test_no_bound_on_two_types_is_above_the_exact_price(seed: int) -> None:
     for row in range(min(8, len(rows))):
         one = rows.take(np.array([row]))
         (active, idle), priced = axes_of(one), placer.bounder.coarse(one)
-        fills = [any_fill(pool, int(one.world_size[0]), rng) for _ in range(PLACES)]
-        placer._fills[one.decision(0).degrees] = [fill for fill in fills if pool.uses_all_types(fill)]
+        allocations = [any_allocation(pool, int(one.world_size[0]), rng) for _ in range(PLACES)]
+        placer._allocations[one.decision(0).degrees] = [
+            allocation for allocation in allocations if pool.uses_all_types(allocation)
+        ]
         tight = placer.bounder.tight(priced).bound_s[0]
         orders = [tuple(rng.permutation(active).tolist()) for _ in range(3)]
         added = {order: placer.bounder.order_bounds_s(one, priced.work, [order])[0, 0] for order in orders}
@@ -196,8 +201,8 @@ def test_no_bound_on_two_types_is_above_the_exact_price(seed: int) -> None:
             floors, behind = placer._floors_s([every[at]])
             decision = balanced(one.decision(0), every[at].balance)
             for index, place in enumerate(every[at].places[:4]):
-                placed, (fill, order) = placed_at(decision, place), place
-                groups, levels = placer.on(fill).groups(placed), placer.levels(fill)
+                placed, (allocation, order) = placed_at(decision, place), place
+                groups, levels = placer.on(allocation).groups(placed), placer.levels(allocation)
                 apart += bool(waiting_groups(groups, communicator_axes(placed.degrees, order), levels))
                 exact = placer._step_s(decision, place) * SLACK
                 assert priced.bound_s[0] <= exact
@@ -216,10 +221,10 @@ def test_a_chunked_pipeline_of_two_types_on_the_librarys_network() -> None:
     ranks. Baselines are tuned by this bound.
     """
     problem = problem_of(straddling_job(1, 2))
-    pool, fill = pools(problem.topology)[0], (("b0", 40), ("b1", 56))
+    pool, allocation = pools(problem.topology)[0], (("b0", 40), ("b1", 56))
     bounder = equal_ranks_on(pool, problem.job, problem.profile)
     space = SearchSpace(bounder.job, bounder.profile, bounder.pool.num_accelerators, bounder.pool.unit)
-    rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
+    rows = space.expand(concatenate(list(space.partials(Refusals()))), Refusals())
     wanted = {"tp": 2, "cp": 2, "pp": 2, "dp_shard": 12, "dp_replicate": 1, "ep": 1, "num_chunks": 2}
     rows = rows.take(np.logical_and.reduce([getattr(rows, name) == value for name, value in wanted.items()]))
     one = rows.take(np.array([0]))
@@ -227,6 +232,6 @@ def test_a_chunked_pipeline_of_two_types_on_the_librarys_network() -> None:
     (_, idle), order = axes_of(one), ("cp", "dp_shard", "tp", "pp")
     work = bounder.coarse(one).work
     free_s = float(placement_free_s(bounder.volumes(one, work))[0])
-    placed = FixedPlacement.of(pool, fill, problem.job, problem.profile, network="library")
+    placed = FixedPlacement.of(pool, allocation, problem.job, problem.profile, network="library")
     exact = placed.step_s(placed.placed(one, 0, (*idle, *order)))
     assert free_s + bounder.order_bounds_s(one, work, [order])[0, 0] <= exact * SLACK

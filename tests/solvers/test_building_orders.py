@@ -36,7 +36,7 @@ def problem_on(topology: dict[str, Any], **changes: Any) -> Problem:
 
 
 def decided(names: str, degrees: Degrees, *axis_order: str, **pipeline: Any) -> Decision:
-    fill = tuple(BuildingShare(building=name, num_accelerators=8) for name in names)
+    allocation = tuple(BuildingShare(building=name, num_accelerators=8) for name in names)
     chosen = PipelineChoice(**({"schedule": "1F1B", "num_chunks": 1, "micro_batch_sequences": 1} | pipeline))
     order = axis_order or SLOWEST_PP
     return Decision(
@@ -44,7 +44,7 @@ def decided(names: str, degrees: Degrees, *axis_order: str, **pipeline: Any) -> 
         pipeline=chosen,
         recompute="none",
         shard="optimizer",
-        placement=Placement.model_validate({"axis_order": order, "fill": fill}),
+        placement=Placement.model_validate({"axis_order": order, "fill": allocation}),
     )
 
 
@@ -63,8 +63,8 @@ def test_the_reversal_is_tried_where_shares_differ() -> None:
     problem = problem_on(chained("c", "a", "d", "b"))
     found = decided("abcd", Degrees(pp=7, dp_shard=4))
     assert found.placement is not None
-    fill = (*found.placement.fill[:3], BuildingShare(building="d", num_accelerators=4))
-    found = found.model_copy(update={"placement": found.placement.model_copy(update={"fill": fill})})
+    allocation = (*found.placement.fill[:3], BuildingShare(building="d", num_accelerators=4))
+    found = found.model_copy(update={"placement": found.placement.model_copy(update={"fill": allocation})})
     assert sorted(orders_of(problem, found)) == ["bdac", "cadb"]
 
 

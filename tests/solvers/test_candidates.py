@@ -37,14 +37,16 @@ def bounds_hold(pool: AcceleratorPool, size: int, coarse: bool = False) -> int:
     largest = np.minimum(pool.largest_children(), size)
     largest[-1] = size
     axes = [(d, e // d) for e in range(2, size + 1) if size % e == 0 for d in range(2, e + 1) if e % d == 0]
-    fills = [build_levels(pool.topology, shares(f), pool.paths) for f in pool.fills(size, [1, *{s for _, s in axes}])]
+    allocations = [
+        build_levels(pool.topology, shares(f), pool.paths) for f in pool.allocations(size, [1, *{s for _, s in axes}])
+    ]
     for d, s in axes:
         degree, stride, world = np.array([d]), np.array([1 if coarse else s]), np.array([size])
         cut, least = pool.must_cross(degree, stride, world), pool.fullest_children(world)
         host = 1 if coarse else pool.common_host
         ways = None if coarse else pool.border_ways(stride, world)
         relaxed = relaxed_shape(degree, stride, largest[None], cut, least, host, len(pool.buildings), ways)
-        for levels in fills:
+        for levels in allocations:
             exact, real, compared = exact_shape(d, s, levels), links_of(levels), compared + 1
             for price in (gather, all_reduce, all_to_all):
                 bound, time = price(SIZES, relaxed, links, 0.0).time_s, price(SIZES[:, None], exact, real, 0.0).time_s
@@ -54,7 +56,7 @@ def bounds_hold(pool: AcceleratorPool, size: int, coarse: bool = False) -> int:
                     neighbour_messages(SIZES, relaxed, links),
                     neighbour_messages(SIZES[:, None], exact, real),
                 )
-                assert loose.num_far <= tight.num_far + tight.num_between
+                assert loose.num_crossing <= tight.num_crossing + tight.num_between
                 assert (along(loose, d) <= along(tight, d).ravel() * SLACK).all(), ("messages", d, s, levels.cuts)
     return compared
 
@@ -64,10 +66,13 @@ def along(message: Boundary, pp: int) -> Floats:
 
     Boundaries are in the form that ``axes.axis_terms`` takes.
     """
-    near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
+    near, far = (
+        message.near_latency_s + message.near_occupancy_s,
+        message.crossing_latency_s + message.crossing_occupancy_s,
+    )
     between = np.maximum(near, message.between_latency_s + message.between_occupancy_s)
-    inside = pp - 1 - message.num_far - message.num_between
-    return inside * near + message.num_between * between + message.num_far * np.maximum(near, far)
+    inside = pp - 1 - message.num_crossing - message.num_between
+    return inside * near + message.num_between * between + message.num_crossing * np.maximum(near, far)
 
 
 @pytest.mark.heavy

@@ -64,18 +64,18 @@ def test_each_exchange_is_the_best_somewhere(seed: int, chosen: str) -> None:
     assert without.best is not None and without.best.step_s > found.best.step_s
 
 
-def test_bases_leave_it_open_and_are_bounds_all_the_same() -> None:
+def test_partial_candidates_leave_it_open_and_are_bounds_all_the_same() -> None:
     job = plain_job(1, **PINNED | {"degrees": {"cp": [1, 2, 4]}})
     problem = problem_of(job)
     space, refusals = SearchSpace(problem.job, problem.profile, 8, 8), Refusals()
-    bases = list(space.bases(refusals))
-    for base in bases:
-        assert ((base.context == ANY_EXCHANGE) == ((base.cp > 1) & (base.cp_inner == 1))).all()
-        rows = space.expand(base, Refusals())
-        assert len(rows) == space.num_candidates(base).sum()
+    partials = list(space.partials(refusals))
+    for partial in partials:
+        assert ((partial.context == ANY_EXCHANGE) == ((partial.cp > 1) & (partial.cp_inner == 1))).all()
+        rows = space.expand(partial, Refusals())
+        assert len(rows) == space.num_candidates(partial).sum()
         assert set(rows.context[rows.cp == 1].tolist()) <= {0}
         assert set(rows.context[rows.cp == 2].tolist()) <= {0, 1, 2}, "a ring of two ranks has no inner groups"
-    every = concatenate([space.expand(base, Refusals()) for base in bases])
+    every = concatenate([space.expand(partial, Refusals()) for partial in partials])
     two_levels = every.context == CONTEXT_EXCHANGES.index("all_to_all_ring")
     assert two_levels.any() and (two_levels == (every.cp_inner > 1)).all()
     assert (every.cp[two_levels] == 4).all() and (4 % (every.tp * every.cp_inner)[two_levels] == 0).all()

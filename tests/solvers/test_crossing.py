@@ -106,6 +106,6 @@ def test_figures_of_trunks_are_those_of_the_cut_that_nobody_can_avoid(apart: boo
     ]
     _, crossing = crossing_of(problem_of(plain_job(topology=topology)))
     level = REGION - CAMPUS if apart else 0
-    wide, thin = crossing._far_of(np.array([16, 17]))[:, level]
+    wide, thin = crossing._crossing_of(np.array([16, 17]))[:, level]
     assert wide == pytest.approx([40e9, 10e-6])
     assert thin == pytest.approx([2e9, 700e-6])

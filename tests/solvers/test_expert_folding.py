@@ -75,9 +75,9 @@ def test_folding_is_the_best_somewhere(seed: int, lanes: int) -> None:
 def test_lanes_divide_the_experts_and_dp_shard_lies_behind_them() -> None:
     job = plain_job(4, **PINNED | {"degrees": {"tp": [1, 2, 4], "cp": [1, 2]}})
     space = SearchSpace(job, problem_of(job).profile, 16, 4)
-    for bases in space.bases(Refusals()):
-        rows = space.expand(bases, Refusals())
-        assert len(rows) == space.num_candidates(bases).sum()
+    for partials in space.partials(Refusals()):
+        rows = space.expand(partials, Refusals())
+        assert len(rows) == space.num_candidates(partials).sum()
         folded = rows.expert_lanes > 1
         assert (rows.expert_lanes[folded] == (rows.tp * rows.cp)[folded]).all()
         assert (8 % (rows.ep * rows.expert_lanes) == 0).all() and (rows.dp_shard[folded] > 1).all()

@@ -56,12 +56,15 @@ def test_counting_by_arithmetic_equals_counting_rank_by_rank() -> None:
     problem = problem_of(domains("zone", 4))
     decision = planned(problem.job).decision
     for order in (("pp", "dp_replicate"), ("dp_replicate", "pp")):
-        fill = (BuildingShare(building="b0", num_accelerators=8), BuildingShare(building="b1", num_accelerators=8))
+        allocation = (
+            BuildingShare(building="b0", num_accelerators=8),
+            BuildingShare(building="b1", num_accelerators=8),
+        )
         axes = ("tp", "cp", "dp_shard", *order)
-        placed = decision.placement.model_copy(update={"axis_order": axes, "fill": fill})  # type: ignore[union-attr]
+        placed = decision.placement.model_copy(update={"axis_order": axes, "fill": allocation})  # type: ignore[union-attr]
         here = decision.model_copy(update={"placement": placed})
         counted = replicas_by_unit(problem.topology, here, "zone")
-        found = replicas_lost(problem.topology, fill, Degrees(**FOUR_REPLICAS), axes, "zone")  # type: ignore[arg-type]
+        found = replicas_lost(problem.topology, allocation, Degrees(**FOUR_REPLICAS), axes, "zone")  # type: ignore[arg-type]
         assert found == max(map(len, counted.values()))
 
 
@@ -171,8 +174,11 @@ def test_where_states_are_sharded_only_whole_groups_survive() -> None:
     plan = sa.plan(plain_job(2, 2, degrees=degrees, schedules="1F1B", shard="optimizer"), alternatives=False)
     found = {}
     for order in (("pp", "dp_shard", "dp_replicate"), ("dp_replicate", "pp", "dp_shard")):
-        fill = (BuildingShare(building="b0", num_accelerators=8), BuildingShare(building="b1", num_accelerators=8))
-        placed = plan.placement.model_copy(update={"axis_order": ("tp", "cp", *order), "fill": fill})
+        allocation = (
+            BuildingShare(building="b0", num_accelerators=8),
+            BuildingShare(building="b1", num_accelerators=8),
+        )
+        placed = plan.placement.model_copy(update={"axis_order": ("tp", "cp", *order), "fill": allocation})
         states = sa.evaluate(
             (plan.job, plan.decision.model_copy(update={"placement": placed, "network": None}))
         ).degraded
@@ -204,22 +210,22 @@ def test_degraded_states_equal_killing_every_domain(shard_order: tuple[str, ...]
     """
     degrees = {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 2, "dp_replicate": 4, "ep": 1}
     job = plain_job(3, 2, degrees=degrees, schedules="1F1B", shard="optimizer", global_batch_sequences=24)
-    fill = tuple(BuildingShare(building=f"b{n}", num_accelerators=size) for n, size in enumerate(sizes))
+    allocation = tuple(BuildingShare(building=f"b{n}", num_accelerators=size) for n, size in enumerate(sizes))
     decision = planned(job).decision
     axes = ("tp", "cp", *shard_order)
-    placed = decision.placement.model_copy(update={"axis_order": axes, "fill": fill})
+    placed = decision.placement.model_copy(update={"axis_order": axes, "fill": allocation})
     decision = decision.model_copy(update={"placement": placed, "network": None})
     evaluated = sa.evaluate((job, decision))
-    where = [coordinates(Degrees(**degrees), axes, position) for position in range(16)]
+    where = [coordinates(Degrees(**degrees), axes, global_rank) for global_rank in range(16)]
     shard = [(at["pp"], at["dp_shard"]) for at in where]
     for level in ("accelerator", "host", "rack", "zone", "building"):
         domain = [domain_of(device, level) for device in devices(problem_of(job).topology, placed)]
         left, gone = [], []
         for dead in set(domain):
-            alive = [position for position in range(16) if domain[position] != dead]
-            units = Counter(where[position]["dp_replicate"] for position in alive)
+            alive = [global_rank for global_rank in range(16) if domain[global_rank] != dead]
+            units = Counter(where[global_rank]["dp_replicate"] for global_rank in alive)
             left.append(sum(number == 4 for number in units.values()))
-            gone.append(len(set(shard) - {shard[position] for position in alive}))
+            gone.append(len(set(shard) - {shard[global_rank] for global_rank in alive}))
         state = next(one for one in evaluated.degraded if one.what == f"one {level}")
         assert (state.units_lost, state.tokens_fraction) == (4 - min(left), min(left) / 4)
         assert state.replicas_lost == 2 * state.units_lost

@@ -42,10 +42,10 @@ def test_rows_cost_what_their_plans_cost(seed: int) -> None:
     for rows in space.batches(Refusals()):
         for size in np.unique(rows.world_size):
             some = rows.take(np.flatnonzero(rows.world_size == size)[::7])
-            for fill in pool.fills(int(size), [1])[:1] if len(some) else []:
-                bounder = FixedPlacement.of(pool, fill, problem.job, problem.profile)
+            for allocation in pool.allocations(int(size), [1])[:1] if len(some) else []:
+                bounder = FixedPlacement.of(pool, allocation, problem.job, problem.profile)
                 step_s = arranged(bounder, some, GRID_AXES).step_s(problem.job)
-                placement = Placement(axis_order=GRID_AXES, fill=shares(fill))
+                placement = Placement(axis_order=GRID_AXES, fill=shares(allocation))
                 for row in range(len(some)):
                     decision = some.decision(row).model_copy(update={"placement": placement})
                     plan = plan_cost(problem.job, problem.profile, problem.topology, decision, network="best")
@@ -68,8 +68,8 @@ def test_what_placements_share_is_remembered(seed: int) -> None:
     for rows in space.batches(Refusals()):
         for row in np.flatnonzero(rows.world_size == rows.world_size.max())[:: max(1, len(rows) // 4)]:
             degrees = rows.decision(int(row)).degrees
-            for fill, order in product(pool.fills_of(degrees)[:3], (GRID_AXES, GRID_AXES[::-1])):
-                bounder = FixedPlacement.of(pool, fill, problem.job, problem.profile)
+            for allocation, order in product(pool.allocations_of(degrees)[:3], (GRID_AXES, GRID_AXES[::-1])):
+                bounder = FixedPlacement.of(pool, allocation, problem.job, problem.profile)
                 decision = bounder.placed(rows, int(row), order)
                 cost = bounder.cost(decision)
                 step_s = bounder.step_s(decision, known)
@@ -103,11 +103,11 @@ def test_a_single_rank_hides_gradients_and_parameters_behind_its_waits(
     All of them cross buildings. The bound is below the step time, and at least 90 % of it.
     """
     job = point(model=model, accelerators=accelerators, buildings=8, regions=8, oversubscription=7.0)
-    problem, fill = problem_of(job), (accelerators // 8,) * 8
-    decision = placed(("1F1B", 1), order, fill, "optimizer", tp=4, dp_shard=dp_shard, dp_replicate=8)
+    problem, allocation = problem_of(job), (accelerators // 8,) * 8
+    decision = placed(("1F1B", 1), order, allocation, "optimizer", tp=4, dp_shard=dp_shard, dp_replicate=8)
     plan = plan_cost(problem.job, problem.profile, problem.topology, decision, network="best")
     pool = pools(problem.topology)[0]
-    place = next(one for one in pool.fills_of(decision.degrees) if shares(one) == plan.placement.fill)
+    place = next(one for one in pool.allocations_of(decision.degrees) if shares(one) == plan.placement.fill)
     bounder = FixedPlacement.of(pool, place, problem.job, problem.profile)
     rows = candidate_of(decision, job.global_batch_sequences)
     bound_s = float(arranged(bounder, rows, plan.placement.axis_order).step_s(problem.job)[0])

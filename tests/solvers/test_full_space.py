@@ -93,7 +93,7 @@ def test_compare_refuses_a_space_that_baselines_cannot_enumerate(
     problem = problem_of(full_job())
     pool = pools(problem.topology)[0]
     space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit, policies_open=True)
-    monkeypatch.setattr(search_space, "MOST_BASES", len(concatenate(list(space.bases(Refusals())))) + 1)
+    monkeypatch.setattr(search_space, "MOST_PARTIALS", len(concatenate(list(space.partials(Refusals())))) + 1)
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(full_job().model_dump(mode="json", exclude_unset=True)))
     assert CliRunner().invoke(app, ["plan", str(file), "--work-limit", "2", "--quiet"]).exit_code == 0

@@ -89,12 +89,12 @@ def test_timed_schedules_equal_brute_force_too(seed: int, schedules: tuple[Sched
 
 @pytest.mark.heavy
 @each("seed", (54,), (4, 6, 7, 10, 13, 41, 50))
-def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocations_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pools of many buildings try their allocations in blocks.
 
     Without a gap tolerance the search tries every block and finds the optimum.
     """
-    monkeypatch.setattr("scaleacross.solvers.place_parallelism.FILL_BLOCK", 1)
+    monkeypatch.setattr("scaleacross.solvers.place_parallelism.ALLOCATION_BLOCK", 1)
     problem = instance(seed)
     found = search(problem, time_limit_s=600, gap_tolerance=0.0)
     assert found.best is not None
@@ -162,13 +162,13 @@ def test_no_bound_exceeds_any_placement(seed: int) -> None:
         placer = placer_on(pool, problem.job, problem.profile)
         bounder = placer.bounder
         space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
-        for bases in space.bases(Refusals()):
-            base_bounds, floors = bounder.base_bound_s(bases), bounder.base_floor_s(bases)
-            assert (bounder.base_free_s(bases) <= base_bounds * (1 + 1e-12)).all()
-            for row in range(len(bases)):
+        for partials in space.partials(Refusals()):
+            partial_bounds, floors = bounder.partial_bound_s(partials), bounder.partial_floor_s(partials)
+            assert (bounder.partial_free_s(partials) <= partial_bounds * (1 + 1e-12)).all()
+            for row in range(len(partials)):
                 one = np.array([row])
-                coarse = bounder.coarse(space.expand(bases.take(one), Refusals()))
-                assert (base_bounds[row] <= coarse.bound_s * (1 + 1e-12)).all()
+                coarse = bounder.coarse(space.expand(partials.take(one), Refusals()))
+                assert (partial_bounds[row] <= coarse.bound_s * (1 + 1e-12)).all()
                 if row % 5 == 0:
                     tight = bounder.tight(coarse)
                     assert (coarse.bound_s <= tight.bound_s * (1 + 1e-12)).all()
@@ -190,10 +190,10 @@ def _bounds_hold(placer: Placer, priced: object) -> float:
     if len(placer.pool.accelerators) > 1:
         return exact_s  # no arcs: every placement has its own step time
     active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
-    fills, volumes = placer.fills_of(settings), placer.bounder.volumes(settings, work)
+    allocations, volumes = placer.allocations_of(settings), placer.bounder.volumes(settings, work)
     for axis, subsets in _every_arc(active).items():
-        exact = placer.arcs(settings, work, axis, subsets, fills)
-        for index, (_, faster) in enumerate(product(fills, subsets)):
+        exact = placer.arcs(settings, work, axis, subsets, allocations)
+        for index, (_, faster) in enumerate(product(allocations, subsets)):
             stride = np.prod([getattr(settings, other) for other in faster], axis=0, dtype=np.int64)
             stride = stride * np.ones(1, np.int64)
             calls = placer.bounder._calls(axis, volumes, stride, coarse=False)
@@ -201,7 +201,9 @@ def _bounds_hold(placer: Placer, priced: object) -> float:
             carried = placer.bounder._carried_s(axis, volumes, stride)[0]
             terms = Terms({axis: waits.waited_s}, (carried,), waits.alone_s, passed_s=waits.passed_s)
             relaxed = waiting(volumes, terms)
-            assert np.all(relaxed.passed_s <= np.broadcast_to(exact.passed_s, len(fills) * len(subsets))[index] + 1e-12)
+            assert np.all(
+                relaxed.passed_s <= np.broadcast_to(exact.passed_s, len(allocations) * len(subsets))[index] + 1e-12
+            )
             if relaxed.alone_s is not None and exact.alone_s is not None:
                 assert relaxed.alone_s[0] <= exact.alone_s[index] * (1 + 1e-9) + 1e-15, faster
             most_s = exact.serial_total_s[index] * (1 + 1e-9) + 1e-15

@@ -88,14 +88,14 @@ def test_no_clock_ends_the_search_with_a_fleet_unseen(monkeypatch: pytest.Monkey
     """Time is over when the first fleet is to be expanded: the plan is the best of what was sampled on all fleets."""
     problem, now = mixed_instance(44), [0.0]
     assert _types_of_best(problem) == 1
-    expanded = pool_blocks._bases
+    expanded = pool_blocks._partials
 
     def late(*args: Any) -> Any:
         now[0] = 2.0
         return expanded(*args)
 
     monkeypatch.setattr(pool_blocks, "PROBED", 1)
-    monkeypatch.setattr(pool_blocks, "_bases", late)
+    monkeypatch.setattr(pool_blocks, "_partials", late)
     found = search(problem, time_limit_s=1, clock=lambda: now[0])
     assert found.out_of_time
     assert found.best is not None and len(found.best.placer.pool.accelerators) == 1
@@ -113,10 +113,10 @@ def test_no_bound_exceeds_any_balance(seed: int) -> None:
     for pool in (pool for pool in pools(problem.topology) if len(pool.accelerators) == 2):
         placer = placer_on(pool, problem.job, problem.profile)
         space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
-        for bases in space.bases(Refusals()):
-            base_s = placer.bounder.base_bound_s(bases)
-            for row in range(len(bases)):
-                coarse = placer.bounder.coarse(space.expand(bases.take(np.array([row])), Refusals()))
+        for partials in space.partials(Refusals()):
+            base_s = placer.bounder.partial_bound_s(partials)
+            for row in range(len(partials)):
+                coarse = placer.bounder.coarse(space.expand(partials.take(np.array([row])), Refusals()))
                 tight = placer.bounder.tight(coarse)
                 assert (base_s[row] <= coarse.bound_s * (1 + 1e-12)).all()
                 assert (coarse.bound_s <= tight.bound_s * (1 + 1e-12)).all()

@@ -54,13 +54,13 @@ def searching(fast: str = "fast") -> tuple[Search, SearchSpace, Placer, list[Can
     state = Search(problem, 600.0, 0, 0.0, lambda progress: None)
     placer = placer_on(pool, problem.job, problem.profile, lambda: state.incumbent_s)
     space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
-    return state, space, placer, list(space.bases(Refusals()))
+    return state, space, placer, list(space.partials(Refusals()))
 
 
 @cache
 def all_that_fit() -> Bounded:
-    _, space, placer, bases = searching()
-    rows = concatenate([space.expand(one, Refusals()) for one in bases])
+    _, space, placer, partials = searching()
+    rows = concatenate([space.expand(one, Refusals()) for one in partials])
     rows = rows.take(placer.bounder.needed_bytes(rows) <= placer.bounder.capacity_bytes)
     return placer.bounder.tight(placer.bounder.coarse(rows))
 
@@ -80,10 +80,10 @@ def changes(one: Candidates, other: Candidates) -> int:
 
 
 def test_the_last_best_is_faster_than_all_of_its_neighbours_and_none_is_placed_twice() -> None:
-    state, space, placer, bases = searching()
+    state, space, placer, partials = searching()
     bounded, [start] = slowest(state, placer), state.remembered
     rows = bounded.candidates
-    climber = Climber(state, space, bases)
+    climber = Climber(state, space, partials)
     climber.climb(start)
     placed_once = len(state.remembered)
     climber.climb(start)
@@ -104,27 +104,27 @@ def test_a_climb_goes_on_below_its_own_start_whatever_the_incumbent() -> None:
     A slow start may lead to the best plan within a step or two. A placer limited by the incumbent places nothing on the
     way.
     """
-    state, space, placer, bases = searching()
+    state, space, placer, partials = searching()
     slowest(state, placer)
     [start] = state.remembered
     state.remember(replace(start, step_s=0.01 * start.step_s))
-    Climber(state, space, bases).climb(start)
+    Climber(state, space, partials).climb(start)
     assert len(state.remembered) == 2
-    Climber(state, space, bases).climb(replace(start, placer=placer.unlimited()))
+    Climber(state, space, partials).climb(replace(start, placer=placer.unlimited()))
     assert min(one.step_s for one in state.remembered[2:]) < 0.5 * start.step_s
 
 
 def test_without_a_start_nothing_is_placed() -> None:
-    state, space, _, bases = searching()
-    Climber(state, space, bases).climb(None)
+    state, space, _, partials = searching()
+    Climber(state, space, partials).climb(None)
     assert not state.remembered
 
 
 def test_ties_are_the_best_of_other_kinds_however_little_slower() -> None:
-    state, space, placer, bases = searching()
+    state, space, placer, partials = searching()
     slowest(state, placer)
     [start] = state.remembered
-    climber = Climber(state, space, bases)
+    climber = Climber(state, space, partials)
     climber.climb(replace(start, placer=placer.unlimited()))
     best = state.best
     assert best is not None

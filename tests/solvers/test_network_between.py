@@ -35,14 +35,14 @@ def far(degrees: dict[str, int], latency_us: float = FAR_US, **network: float) -
     wide = {"hidden_size": 1024, "num_heads": 16, "num_kv_heads": 16, "head_dim": 64, "intermediate_size": 4096}
     workload = plain_job().model_dump()["workload"] | wide
     problem = problem_of(plain_job(topology=topology, workload=workload, sequence_length=8192, network=network))
-    fill = [{"building": name, "num_accelerators": 16} for name in ("b0", "b1")]
+    allocation = [{"building": name, "num_accelerators": 16} for name in ("b0", "b1")]
     order = ("tp", "cp", "dp_shard", *(("dp_replicate", "pp") if degrees["pp"] > 1 else ("pp", "dp_replicate")))
     decision = Decision(
         degrees=Degrees(**degrees),
         pipeline=PipelineChoice(schedule="1F1B"),
         recompute="none",
         shard="none",
-        placement=Placement.model_validate({"axis_order": order, "fill": fill}),
+        placement=Placement.model_validate({"axis_order": order, "fill": allocation}),
     )
     return with_network(problem, decision)
 

@@ -46,8 +46,8 @@ def slow_and_quick(sequence_length: int, tflop_per_s: float, **network: object) 
     problem = problem_of(
         plain_job(topology=topology, workload=workload, sequence_length=sequence_length, network=network)
     )
-    fill = [{"building": name, "num_accelerators": 16} for name in ("b0", "b1")]
-    placement = {"axis_order": ("tp", "cp", "dp_shard", "dp_replicate", "pp"), "fill": fill}
+    allocation = [{"building": name, "num_accelerators": 16} for name in ("b0", "b1")]
+    placement = {"axis_order": ("tp", "cp", "dp_shard", "dp_replicate", "pp"), "fill": allocation}
     decision = Decision(
         degrees=Degrees(tp=4, cp=2, pp=2, dp_replicate=2),
         pipeline=PipelineChoice(schedule="1F1B"),
@@ -136,8 +136,8 @@ def test_gradients_on_trunks_hold_connections_to_as_many_peers_as_the_groups_tha
     Groups of one pipeline rank reach two buildings, and those of all ranks reach four.
     """
     job = plain_job(topology=plain_topology(2, 2, 2, 2))
-    fill = [BuildingShare(building=f"b{index}", num_accelerators=8) for index in range(4)]
-    levels = build_levels(problem_of(job).topology, fill)
+    allocation = [BuildingShare(building=f"b{index}", num_accelerators=8) for index in range(4)]
+    levels = build_levels(problem_of(job).topology, allocation)
     whole = exact_shape(8, 4, levels)
     far = np.arange(NUM_LEVELS) >= CAMPUS
     two = replace(

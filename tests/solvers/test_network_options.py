@@ -37,8 +37,8 @@ CODEC = Compression(
     ids=lambda flow: flow.op,
 )
 def test_options_priced_together_equal_those_priced_alone(flow: Flow) -> None:
-    fill = [BuildingShare(building=name, num_accelerators=64) for name in ("building-a", "building-b")]
-    levels = build_levels(load_topology("two_buildings_unequal"), fill)
+    allocation = [BuildingShare(building=name, num_accelerators=64) for name in ("building-a", "building-b")]
+    levels = build_levels(load_topology("two_buildings_unequal"), allocation)
     hashed = np.arange(NUM_LEVELS) >= 1
     between = Between(windows=(1e6,), spreads=(4,), channels=(2,))
     wire = Wire(exact_shape(32, 4, levels), links_of(levels), 1e-5, EVERY_COPY, hashed, (CODEC,), 0.1, between=between)

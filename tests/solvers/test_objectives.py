@@ -120,12 +120,12 @@ def test_no_bound_on_spending_exceeds_a_placement(seed: int, objective: Objectiv
         bounder = GoalBounder.towards(goal, pool, problem)
         placer = GoalPlacer(pool, bounder)
         space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
-        for bases in space.bases(Refusals()):
-            base_bounds = bounder.base_bound_s(bases)
-            assert (bounder.base_free_s(bases) <= base_bounds * (1 + 1e-12)).all()
-            for row in range(0, len(bases), 3):
-                coarse = bounder.coarse(space.expand(bases.take(np.array([row])), Refusals()))
-                assert (base_bounds[row] <= coarse.bound_s * (1 + 1e-12)).all()
+        for partials in space.partials(Refusals()):
+            partial_bounds = bounder.partial_bound_s(partials)
+            assert (bounder.partial_free_s(partials) <= partial_bounds * (1 + 1e-12)).all()
+            for row in range(0, len(partials), 3):
+                coarse = bounder.coarse(space.expand(partials.take(np.array([row])), Refusals()))
+                assert (partial_bounds[row] <= coarse.bound_s * (1 + 1e-12)).all()
                 tight = bounder.tight(coarse)
                 for index in range(0, len(coarse.bound_s), 5):
                     one = tight.take(np.array([index]))
@@ -267,7 +267,7 @@ def test_estimates_of_scores_are_those_of_step_times() -> None:
     problem = problem_of(priced(mixed_job(1).model_dump(mode="json", exclude_none=True), 1, MONEY))
     bounder = goal_placer(Goal(Measure.of(problem.topology, MONEY)), problem, pools(problem.topology)[0]).bounder
     space = SearchSpace(problem.job, problem.profile, bounder.pool.num_accelerators, bounder.pool.unit)
-    candidates = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
+    candidates = space.expand(concatenate(list(space.partials(Refusals()))), Refusals())
     times, scores = (
         bounder_on(bounder.pool, problem.job, problem.profile).coarse(candidates),
         bounder.coarse(candidates),

@@ -112,7 +112,7 @@ def test_a_search_below_a_step_ends_without_a_plan_at_its_limit() -> None:
     assert late.best is None
 
 
-def unlike_buildings() -> dict[str, Any]:
+def heterogeneous_buildings() -> dict[str, Any]:
     """Two buildings: one of two slow hosts, and one of a single host that is twice as fast as both."""
     topology = over_a_thin_link()["topology"] | {"regions": plain_topology(2, 1)["regions"]}
     slow, fast = (building["accelerator"] for building in topology["regions"][0]["buildings"])
@@ -122,13 +122,13 @@ def unlike_buildings() -> dict[str, Any]:
 
 
 @pytest.mark.heavy
-def test_of_unlike_buildings_it_is_the_one_that_computes_fastest() -> None:
+def test_of_heterogeneous_buildings_it_is_the_one_that_computes_fastest() -> None:
     """The search in one building takes the building that computes fastest.
 
     The result is no slower than what the whole search found there, even if little time remains.
     """
     problem = problem_of(
-        plain_job(**unlike_buildings(), degrees={"tp": 1, "cp": 1, "pp": 1, "ep": 1}, shard="optimizer")
+        plain_job(**heterogeneous_buildings(), degrees={"tp": 1, "cp": 1, "pp": 1, "ep": 1}, shard="optimizer")
     )
     found = search(problem, time_limit_s=1e9, clock=partial(next, count()))
     known_s = min(one.step_s for one in found.remembered if {name for name, _ in one.placement.fill} == {"b1"})

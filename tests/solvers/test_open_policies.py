@@ -64,11 +64,11 @@ def test_no_bound_of_a_block_exceeds_one_of_its_candidates(seed: int) -> None:
     for pool in pools(problem.topology):
         bounder = bounder_on(pool, problem.job, problem.profile)
         space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit, policies_open=True)
-        bases = concatenate(list(space.bases(Refusals())))
-        for law in (bounder.base_needed_bytes, bounder.base_floor_s, bounder.base_bound_s):
-            _below(space, some(bases, draw), law)
-        _below(space, some(bases, draw), bounder.base_bound_s, bounder.base_free_s)
-        rows = some(space.expand(bases, Refusals()), draw) if len(bases) else bases
+        partials = concatenate(list(space.partials(Refusals())))
+        for law in (bounder.partial_needed_bytes, bounder.partial_floor_s, bounder.partial_bound_s):
+            _below(space, some(partials, draw), law)
+        _below(space, some(partials, draw), bounder.partial_bound_s, bounder.partial_free_s)
+        rows = some(space.expand(partials, Refusals()), draw) if len(partials) else partials
         _below(space, rows, bounder.needed_bytes)
         _below(space, rows, partial(_bound_s, bounder.coarse))
         if len(rows):
@@ -157,12 +157,12 @@ def test_a_space_is_opened_where_it_is_too_large(monkeypatch: pytest.MonkeyPatch
     problem = few(0)
     pool = pools(problem.topology)[0]
     space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
-    many = len(concatenate(list(space.bases(Refusals()))))
+    many = len(concatenate(list(space.partials(Refusals()))))
     assert not narrowed(space).policies_open
     monkeypatch.setattr(open_policies, "MOST_AT_ONCE", many - 1)
     opened = narrowed(space)
     assert opened.policies_open
-    blocks = concatenate(list(opened.bases(Refusals())))
+    blocks = concatenate(list(opened.partials(Refusals())))
     assert (stands_for(problem.job, blocks) == len(space.policies)).all()
     assert len(closed(space, blocks, Refusals())) == many
     monkeypatch.setattr(open_policies, "MOST_AT_ONCE", 0)

@@ -48,13 +48,13 @@ def test_placements_equal_enumeration(seed: int) -> None:
         active = [axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1]
         idle = tuple(axis for axis in GRID_AXES if axis not in active)
         costs: dict[GridAxis, float] = {}
-        for fill in placer.fills_of(settings):
+        for allocation in placer.allocations_of(settings):
             for order in permutations(active):
-                placement = Placement(axis_order=(*idle, *order), fill=shares(fill))
+                placement = Placement(axis_order=(*idle, *order), fill=shares(allocation))
                 decision = settings.decision(0).model_copy(update={"placement": placement})
                 cost = plan_cost(problem.job, problem.profile, problem.topology, decision, network="best")
                 step_s = cost.cost.step_s
-                [bound] = placer.bounds_s(settings, work, [order], [fill])[0]
+                [bound] = placer.bounds_s(settings, work, [order], [allocation])[0]
                 assert bounded.free_s[0] + bound <= step_s * (1 + 1e-9)
                 costs[order[-1]] = min(costs.get(order[-1], np.inf), step_s)
         best = placer.place(settings, work)
@@ -71,17 +71,19 @@ def test_placements_equal_enumeration(seed: int) -> None:
             assert bounded.free_s[0] + forced.communication_s == pytest.approx(costs[axis], rel=1e-9)
 
 
-def test_a_candidate_that_no_fill_holds() -> None:
+def test_a_candidate_that_no_allocation_holds() -> None:
     problem = instance(0)
     placer, bounded = rows_of(problem)[0]
     larger = replace(bounded.candidates, dp_shard=np.array([4096]))
     assert placer.place(larger, bounded.work) is None
 
 
-def test_enough_ends_the_trial_of_fills_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaleacross.solvers.place_parallelism.FILL_BLOCK", 1)
+def test_enough_ends_the_trial_of_allocations_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaleacross.solvers.place_parallelism.ALLOCATION_BLOCK", 1)
     cases = [
-        case for case in rows_of(instance(7)) if len(case[0].pool.fills_of(case[1].candidates.decision(0).degrees)) > 2
+        case
+        for case in rows_of(instance(7))
+        if len(case[0].pool.allocations_of(case[1].candidates.decision(0).degrees)) > 2
     ]
     placer, bounded = cases[0]
     full = placer.place(bounded.candidates, bounded.work)

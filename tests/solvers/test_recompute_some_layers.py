@@ -85,9 +85,9 @@ def test_it_verifies_simulates_and_an_unequal_chunk_is_refused() -> None:
     verify(plan)
     assert sa.simulate(plan).step_s == pytest.approx(plan.estimated.step_s, rel=0.05)
     layers = sum(map(sum, plan.layers_per_stage))
-    uneven = plan.decision.model_copy(update={"layers_per_stage": ((layers // 2 - 1,), (layers // 2 + 1,))})
+    unequal = plan.decision.model_copy(update={"layers_per_stage": ((layers // 2 - 1,), (layers // 2 + 1,))})
     with pytest.raises((VerificationError, InputError), match="full:1/2 with"):
-        verify(evaluated(problem_of(plan.job), uneven))
+        verify(evaluated(problem_of(plan.job), unequal))
 
 
 def test_shares_are_spelled_once() -> None:

@@ -50,11 +50,11 @@ def test_no_bound_exceeds_a_step_of_unequal_rounds(seed: int, batch: int) -> Non
     for pool in pools(problem.topology):
         placer = placer_on(pool, problem.job, problem.profile)
         space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
-        for bases in space.bases(Refusals()):
-            bases = bases.take(np.flatnonzero(bases.num_micro_batches % bases.pp))
-            for row in range(0, len(bases), 3):
-                one = bases.take(np.array([row]))
-                base_s = placer.bounder.base_bound_s(one)[0]
+        for partials in space.partials(Refusals()):
+            partials = partials.take(np.flatnonzero(partials.num_micro_batches % partials.pp))
+            for row in range(0, len(partials), 3):
+                one = partials.take(np.array([row]))
+                base_s = placer.bounder.partial_bound_s(one)[0]
                 coarse = placer.bounder.coarse(space.expand(one, Refusals()))
                 tight = placer.bounder.tight(coarse)
                 assert (base_s <= coarse.bound_s * (1 + 1e-12)).all()
@@ -64,7 +64,9 @@ def test_no_bound_exceeds_a_step_of_unequal_rounds(seed: int, batch: int) -> Non
                 if placed is not None:
                     exact_s = float(priced.free_s[0] + placed.communication_s)
                     assert priced.bound_s[0] <= exact_s * (1 + 1e-12), priced.candidates.decision(0)
-                    assert placer.bounder.base_floor_s(one)[0] <= exact_s * (1 + 1e-12), priced.candidates.decision(0)
+                    assert placer.bounder.partial_floor_s(one)[0] <= exact_s * (1 + 1e-12), priced.candidates.decision(
+                        0
+                    )
                     fastest, tried = min(fastest, exact_s), tried + 1
     assert tried >= 3
     assert critical_path_bound(problem).step_s <= fastest * (1 + 1e-12)
@@ -82,8 +84,8 @@ def test_one_micro_batch_passes_all_stages_with_all_that_it_waits_for() -> None:
     pool = pools(problem.topology)[0]
     placer = placer_on(pool, problem.job, problem.profile)
     space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
-    (bases,) = space.bases(Refusals())
-    priced = placer.bounder.tight(placer.bounder.coarse(space.expand(bases, Refusals())))
+    (partials,) = space.partials(Refusals())
+    priced = placer.bounder.tight(placer.bounder.coarse(space.expand(partials, Refusals())))
     placed = placer.place(priced.candidates, priced.work)
     assert len(priced.bound_s) == 1 and placed is not None
     assert 0.9 <= priced.bound_s[0] / (priced.free_s[0] + placed.communication_s) <= 1
@@ -159,5 +161,5 @@ def test_what_no_generator_accepts_is_refused_everywhere() -> None:
         sa.evaluate(decided(4, 9, 2))
     job, _ = decided(4, 9, 2, degrees={"pp": 4, "dp_shard": 1, "dp_replicate": 1})
     refusals = Refusals()
-    assert not list(SearchSpace(job, problem_of(job).profile, 16, 4).bases(refusals))
+    assert not list(SearchSpace(job, problem_of(job).profile, 16, 4).partials(refusals))
     assert any(rule.startswith("R7") for rule in refusals.counts)

@@ -189,11 +189,11 @@ def test_the_space_is_the_oracle_s_and_nothing_appears_twice(seed: int) -> None:
     problem = instance(seed)
     for pool in pools(problem.topology):
         space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
-        bases = list(space.bases(Refusals()))
+        partials = list(space.partials(Refusals()))
         found = [
-            rows.decision(i) for part in bases for rows in [space.expand(part, Refusals())] for i in range(len(rows))
+            rows.decision(i) for part in partials for rows in [space.expand(part, Refusals())] for i in range(len(rows))
         ]
-        assert sum(int(space.num_candidates(part).sum()) for part in bases) == len(found)
+        assert sum(int(space.num_candidates(part).sum()) for part in partials) == len(found)
         keys = [decision.model_dump_json() for decision in found]
         assert len(keys) == len(set(keys))
         assert set(keys) == {decision.model_dump_json() for decision in exhaustive.candidates(problem, pool)}
@@ -207,9 +207,9 @@ def test_divisors() -> None:
 
 def test_a_space_that_memory_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     job = instance(4).job
-    some = sum(len(bases) for bases in space_of(job).bases(Refusals()))
-    monkeypatch.setattr("scaleacross.solvers.search_space.MOST_BASES", some)
-    assert sum(len(bases) for bases in space_of(job).bases(Refusals())) == some
-    monkeypatch.setattr("scaleacross.solvers.search_space.MOST_BASES", some - 1)
+    some = sum(len(partials) for partials in space_of(job).partials(Refusals()))
+    monkeypatch.setattr("scaleacross.solvers.search_space.MOST_PARTIALS", some)
+    assert sum(len(partials) for partials in space_of(job).partials(Refusals())) == some
+    monkeypatch.setattr("scaleacross.solvers.search_space.MOST_PARTIALS", some - 1)
     with pytest.raises(InputError, match="more than memory holds at once"):
-        list(space_of(job).bases(Refusals()))
+        list(space_of(job).partials(Refusals()))

@@ -41,7 +41,7 @@ def test_candidates_together_cost_what_each_costs_alone(seed: int) -> None:
     together = bounder.tight(bounder.coarse(rows)).take(some)
     alone = [bounder.tight(bounder.coarse(rows.take(np.array([row])))) for row in some]
     assert together.bound_s == pytest.approx(np.concatenate([one.bound_s for one in alone]), rel=1e-12)
-    free_s = bounder.base_free_s(rows.take(some))
+    free_s = bounder.partial_free_s(rows.take(some))
     by_state_s = together.work.optimizer_s + hbm_lost_s(bounder.volumes(together.candidates, together.work))
     assert free_s == pytest.approx(together.free_s - by_state_s, rel=1e-9)
     assert folded(rows.schedule).any() and not folded(rows.schedule).all()

@@ -64,8 +64,8 @@ def test_a_bound_has_half_of_what_a_trunk_carries(order: tuple[GridAxis, ...], t
     one = only(problem, types)
     priced, (_, idle) = placer.bounder.coarse(one), axes_of(one)
     bound = float(priced.free_s[0] + placer.bounder.order_bounds_s(one, priced.work, [order])[0, 0])
-    (fill,) = placer.fills_of(one)[:1]
-    exact = float(priced.free_s[0]) + placer.exposed_s(one, priced.work, fill, (*idle, *order))
+    (allocation,) = placer.allocations_of(one)[:1]
+    exact = float(priced.free_s[0]) + placer.exposed_s(one, priced.work, allocation, (*idle, *order))
     assert 0.5 * exact <= bound <= exact * (1 + 1e-9)
     if types == 1:
         _, estimate = priced.free_s[0] + placer.bounder.order_figures_s(one, priced.work, [order])[:, 0, 0]

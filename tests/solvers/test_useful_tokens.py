@@ -113,17 +113,17 @@ def test_no_placement_has_a_higher_share_than_the_bound(seed: int) -> None:
     share, checked = UsefulShare(problem), 0
     for pool in pools(problem.topology):
         space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
-        for bases in space.bases(Refusals()):
-            settings = space.expand(bases, Refusals())
+        for partials in space.partials(Refusals()):
+            settings = space.expand(partials, Refusals())
             if not len(settings):
                 continue
-            assert share.base_bound(bases).max() >= share.bound(settings).max() * (1 - 1e-12)
+            assert share.partial_bound(partials).max() >= share.bound(settings).max() * (1 - 1e-12)
             for row in np.random.default_rng(abs(seed)).choice(len(settings), 3):
                 one = settings.take(np.array([row]))
                 degrees, micro_batches = one.decision(0).degrees, int(one.num_micro_batches[0])
-                for fill in pool.fills_of(degrees):
+                for allocation in pool.allocations_of(degrees):
                     for order in list(permutations(GRID_AXES))[::17]:
-                        exact = share.exact(degrees, micro_batches, fill, order)
+                        exact = share.exact(degrees, micro_batches, allocation, order)
                         assert exact <= share.bound(one)[0] * (1 + 1e-12)
                         checked += 1
     assert checked > 20

@@ -83,11 +83,11 @@ def test_baselines_count_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
         num_accelerators=16,
     )
     least, most = (compare(job, work_limit=work) for work in (1, 100))
-    assert all(rival.decision is not None for rival in most.rivals if rival.name in ("production", "megatron_order"))
+    assert all(result.decision is not None for result in most.rivals if result.name in ("production", "megatron_order"))
     for one, other in zip(least.rivals, most.rivals, strict=True):
         assert one.step_s is None or other.step_s is None or other.step_s <= one.step_s * (1 + 1e-9)
-    assert any(not rival.complete for rival in least.rivals)
-    assert all(rival.complete for rival in most.rivals)
+    assert any(not result.complete for result in least.rivals)
+    assert all(result.complete for result in most.rivals)
 
 
 def test_solvers_inside_are_limited_by_their_operations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def collective(
         topology=tiling.topology.name,
         num_ranks=degree,
         stride=stride,
-        num_groups=levels.num_positions // degree,
+        num_groups=levels.num_ranks // degree,
         members={level_name: float(f) for level_name, f in zip(LINK_LEVELS, shape.fanout, strict=True) if f > 1},
         bound_s=seconds,
         bound_level=None if level is None else LINK_LEVELS[level],
@@ -81,8 +81,8 @@ def group_on(topology: Topology | str | Path, num_ranks: int | None, stride: int
             f"{degree:,} ranks, {stride:,} apart, do not fit: '{found.name}' has {found.num_accelerators:,} accelerators; "
             "lower one of the two"
         )
-    fill = first_accelerators(found, found.num_accelerators // tile * tile)
-    tiling = Tiling(found, fill, build_levels(found, fill), degree, stride)
+    allocation = first_accelerators(found, found.num_accelerators // tile * tile)
+    tiling = Tiling(found, allocation, build_levels(found, allocation), degree, stride)
     return tiling, exact_shape(degree, stride, tiling.levels)
 
 

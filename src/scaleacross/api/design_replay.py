@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from scaleacross.api.design_run import CONTENDERS
+from scaleacross.api.design_run import PLAN_NAMES
 from scaleacross.api.engines.outcome import FAILED, Record
 from scaleacross.api.evaluation import evaluated
 from scaleacross.api.problems import problem_of
@@ -45,7 +45,7 @@ def contest_of(job: Job, record: Record) -> Contest | None:
     figures = record["figures"]
     replayed_s = figures.get("replayed_s")
     ours_s = None if replayed_s is None else (figures[f"{OURS}_s"], replayed_s)
-    return Contest(job, {name: Decision.model_validate(chosen[name]) for name in CONTENDERS if name in chosen}, ours_s)
+    return Contest(job, {name: Decision.model_validate(chosen[name]) for name in PLAN_NAMES if name in chosen}, ours_s)
 
 
 def replay_contest(contest: Contest) -> Record:

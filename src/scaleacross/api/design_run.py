@@ -27,8 +27,8 @@ from scaleacross.spec.design_space import OURS, DesignSpace
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.problem import Problem
 
-RIVALS: Final = tuple(BASELINES)
-CONTENDERS: Final = (OURS, *RIVALS, *ABLATIONS)
+BASELINE_NAMES: Final = tuple(BASELINES)
+PLAN_NAMES: Final = (OURS, *BASELINE_NAMES, *ABLATIONS)
 
 
 def design_key(space: DesignSpace, point: DesignPoint, version: str) -> str:
@@ -39,7 +39,7 @@ def design_key(space: DesignSpace, point: DesignPoint, version: str) -> str:
         "limits": [space.time_limit_s, space.rival_time_limit_s, space.gap_tolerance, space.tie_tolerance, space.seed],
         **({"work_limit": space.work_limit} if space.work_limit else {}),
         "finalists": space.finalists,
-        "contenders": CONTENDERS,
+        "contenders": PLAN_NAMES,
         "job": point.job.model_dump(mode="json", exclude={"name"}),
     }
     return digest(how)

@@ -147,9 +147,9 @@ def _place_for_network(problem: Problem, decision: Decision) -> Decision:
     settings, runs = candidate_of(decision, problem.job.global_batch_sequences), []
     for pool in pools(problem.topology):
         placer = EveryPlacement(pool, bounder_on(pool, problem.job, problem.profile), balanced=False)
-        for fill, order in placer.places(settings):
-            there = decision.model_copy(update={"placement": Placement(axis_order=order, fill=shares(fill))})
-            shapes = {name: group.shape.take(0) for name, group in placer.on(fill).groups(there).items()}
+        for allocation, order in placer.places(settings):
+            there = decision.model_copy(update={"placement": Placement(axis_order=order, fill=shares(allocation))})
+            shapes = {name: group.shape.take(0) for name, group in placer.on(allocation).groups(there).items()}
             # ``here`` states the bytes sent, which do not depend on the placement
             if not list(_communication(problem, there, here, shapes)):
                 runs.append(there)

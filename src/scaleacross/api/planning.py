@@ -121,7 +121,7 @@ def plan(
         # the alternatives are those to the winner, so they are searched again where the simulation changed it
         others = others if won.choice[0] is placed else others_of(state, won.choice[0], won.choice[1].cost)
     found = _verified(state, goal, limits, won, others, referee)
-    return stated(found, problem, won.played) if simulated else found
+    return stated(found, problem, won.simulated) if simulated else found
 
 
 def _best_of(state: Search, limits: Limits) -> Placed:

@@ -73,14 +73,14 @@ def _ft_hsdp(draws: int, seed: int) -> Iterator[PublishedRow]:
     even = [TracedFailure(time_s=n * between_s) for n in range(int(days * 24 * HOUR / between_s))]
     for units, published in ((1, 0.44), (12, 0.80)):
         model, what = ft_hsdp(units), f"{'restart all' if units == 1 else f'{units} fault units'}, failures"
-        played = long_run(model, days=days, draws=1, seed=seed, trace=even).goodput_fraction["mean"]
+        simulated = long_run(model, days=days, draws=1, seed=seed, trace=even).goodput_fraction["mean"]
         share = periodic_share(between_s, model.recover_s, model.stall_s, units)
-        yield PublishedRow(f"{what} evenly spaced", FT_HSDP, published, share, played)
+        yield PublishedRow(f"{what} evenly spaced", FT_HSDP, published, share, simulated)
     for units, computed in ((1, 0.571), (12, 0.823)):
         model, what = ft_hsdp(units), f"{'restart all' if units == 1 else f'{units} fault units'}, failures"
-        played = long_run(model, days=days, draws=draws, seed=seed).goodput_fraction["mean"]
+        simulated = long_run(model, days=days, draws=draws, seed=seed).goodput_fraction["mean"]
         note = "no published figure: an independent simulation of the same inputs"
-        yield PublishedRow(f"{what} Poisson", FT_HSDP, computed, useful_share(model)[0], played, note)
+        yield PublishedRow(f"{what} Poisson", FT_HSDP, computed, useful_share(model)[0], simulated, note)
 
 
 NODES_PER_HOUR, JOBS_PER_HOUR = 128 / 3000, 1 / 40
@@ -127,9 +127,9 @@ def _pool(draws: int, seed: int) -> Iterator[PublishedRow]:
         ("every 300 min", pool(300, 5, 4, 30), 0.776),
     )
     for setting, model, published in rows:
-        played = long_run(model, days=28, draws=draws, seed=seed).goodput_fraction["mean"]
+        simulated = long_run(model, days=28, draws=draws, seed=seed).goodput_fraction["mean"]
         note = "published: 20 draws of 28 days, 26 to 47 % between p10 and p90" if model.spares == 0 else ""
-        yield PublishedRow(f"1,024 accelerators, {setting}", POOL, published, useful_share(model)[0], played, note)
+        yield PublishedRow(f"1,024 accelerators, {setting}", POOL, published, useful_share(model)[0], simulated, note)
 
 
 def _grouped() -> Iterator[PublishedRow]:

@@ -17,7 +17,7 @@ from scaleacross.cost_models.embedding.decisions import assignment_of, decision_
 from scaleacross.cost_models.embedding.early_rows import early_rows
 from scaleacross.cost_models.embedding.exchange import Replicas
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest
-from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem, fill_of, group_ranks
+from scaleacross.cost_models.embedding.problem import EmbeddingProblem, allocation_of, embedding_problem, group_ranks
 from scaleacross.errors import InputError, TimeLimitError
 from scaleacross.solvers.embeddings.baselines import RULES
 from scaleacross.solvers.embeddings.infeasible import no_plan, require_options
@@ -172,7 +172,7 @@ def _fastest_alone(
 
     None where the job uses one building only, or where no single building holds the tables.
     """
-    shares, found = fill_of(job, topology), []
+    shares, found = allocation_of(job, topology), []
     for share in shares if len(shares) > 1 else ():
         size, there = share.num_accelerators, with_buildings(topology, (share.building,))
         if job.global_batch_samples % size:

@@ -13,7 +13,7 @@ from scaleacross.api.table_buildings import building_values
 from scaleacross.catalogue.recommendation import load_recommendation_job, load_recommendation_plan
 from scaleacross.cost_models.embedding.decisions import assignment_of, priced
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest
-from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem, fill_of
+from scaleacross.cost_models.embedding.problem import EmbeddingProblem, allocation_of, embedding_problem
 from scaleacross.simulation.table_step import simulated_tables
 from scaleacross.simulation.what_if import disturbance_of
 from scaleacross.solvers.embeddings.baselines import RULES, Outcome, translated
@@ -138,7 +138,7 @@ def explain_recommendation(
     problem = _problem_of(plan, model, topology)
     assignment = assignment_of(problem, plan.decision)
     rank, tables = busy_tables(problem.sharding, assignment)
-    used = tuple(share.building for share in fill_of(plan.job, topology))
+    used = tuple(share.building for share in allocation_of(plan.job, topology))
     share_s = time_limit_s / 2 / (2 if len(used) > 1 else 1)
     tiers, now_s = memory_values(problem.sharding, assignment, share_s)
     buildings = building_values(plan, topology, used, share_s) if len(used) > 1 else ()
@@ -163,9 +163,9 @@ def simulate_recommendation(plan: RecommendationPlan | str | Path, *, what_if: S
     found = plan if isinstance(plan, RecommendationPlan) else load_recommendation_plan(plan)
     verify_recommendation(found)
     model, topology = Dlrm.model_validate(found.job.workload), Topology.model_validate(found.job.topology)
-    unlike = disturbance_of(what_if, None, topology)
-    fill = fill_of(found.job, topology)
-    return simulated_tables(found, model, topology, fill, unlike.slowdown, unlike.stragglers, what_if)
+    disturbed = disturbance_of(what_if, None, topology)
+    allocation = allocation_of(found.job, topology)
+    return simulated_tables(found, model, topology, allocation, disturbed.slowdown, disturbed.stragglers, what_if)
 
 
 def _plan_of(source: RecommendationPlan | RecommendationJob | str | Path, limit_s: float) -> RecommendationPlan:

@@ -37,7 +37,7 @@ from scaleacross.simulation.steady import SteadyStep
 from scaleacross.solvers.building_orders import other_orders
 from scaleacross.solvers.network_of_plan import Networked, with_library_network, with_network
 from scaleacross.solvers.pool_blocks import place_ties
-from scaleacross.solvers.pools import fill_of
+from scaleacross.solvers.pools import allocation_of
 from scaleacross.solvers.search_state import Placed, Search, decision_of
 from scaleacross.spec.plan import Finalist, Plan
 from scaleacross.verification.figures import TOLERANCE
@@ -69,7 +69,7 @@ class Refereed(NamedTuple):
     """
 
     choice: Choice
-    played: SteadyStep | None
+    simulated: SteadyStep | None
     finalists: tuple[Finalist, ...]
 
 
@@ -83,10 +83,10 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
         planned: builds the plan of a networked decision, which the simulator needs.
     """
     state.tell("simulating", 0)
-    first, played = _simulated(planned(best[1]), state.problem)
-    asked, won, found = number is not None, Refereed(best, played, ()), [first]
+    first, simulated = _simulated(planned(best[1]), state.problem)
+    asked, won, found = number is not None, Refereed(best, simulated, ()), [first]
     won, found = _in_other_orders(state, won, found, planned)
-    late = min(map(_simulated_s, found)) > first.price_s * (1 + AGREEMENT) and played is not None
+    late = min(map(_simulated_s, found)) > first.price_s * (1 + AGREEMENT) and simulated is not None
     ratio = PRICE_RATIO if asked or late else TIE
     number = number or (
         1 if state.stopped() else AUTOMATIC
@@ -95,9 +95,9 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
         place_ties(state, best[0], best[0].step_s * ratio)
     for choice in _challengers(state, best, number, ratio, lambda: min(map(_simulated_s, found))):
         state.tell("simulating", len(found), max(number, len(found) + 1))
-        one, played = _simulated(planned(choice[1]), state.problem)
+        one, simulated = _simulated(planned(choice[1]), state.problem)
         if _simulated_s(one) < min(map(_simulated_s, found)):
-            won = Refereed(choice, played, ())
+            won = Refereed(choice, simulated, ())
         found.append(one)
     if won.choice[0].candidates is not best[0].candidates:
         won, found = _in_other_orders(state, won, found, planned)
@@ -109,7 +109,7 @@ def _in_other_orders(
 ) -> tuple[Refereed, list[Finalist]]:
     """Simulate ``won`` with its buildings in other orders; return the fastest so far and all finalists."""
     placed, networked = won.choice
-    orders = [] if won.played is None or state.stopped() else other_orders(state.problem, networked.decision)
+    orders = [] if won.simulated is None or state.stopped() else other_orders(state.problem, networked.decision)
     for decision in orders:
         state.tell("simulating other orders of buildings", len(found), len(found) + 1)
         try:
@@ -118,10 +118,10 @@ def _in_other_orders(
             continue  # no network of it keeps to the budgets
         if not all(stage.fits for stage in other.cost.memory):
             continue
-        one, played = _simulated(planned(other), state.problem)
+        one, simulated = _simulated(planned(other), state.problem)
         if _simulated_s(one) < min(map(_simulated_s, found)):
-            placement = replace(placed.placement, fill=fill_of(other.cost.placement.fill))
-            won = Refereed((replace(placed, step_s=one.price_s, placement=placement), other), played, ())
+            placement = replace(placed.placement, fill=allocation_of(other.cost.placement.fill))
+            won = Refereed((replace(placed, step_s=one.price_s, placement=placement), other), simulated, ())
         found = [*found, one]
     return won, found
 
@@ -143,8 +143,8 @@ def _challengers(
     for placed, problem in _in_turn(state):
         so_far_s = fastest_s()
         # while the simulator has refused all, this time is infinite and admits incumbents only
-        faster_s = so_far_s if placed.brought or math.isfinite(so_far_s) else 0.0
-        beyond_s = faster_s if placed.brought or placed is alone else 0.0
+        faster_s = so_far_s if placed.user_supplied or math.isfinite(so_far_s) else 0.0
+        beyond_s = faster_s if placed.user_supplied or placed is alone else 0.0
         near_enough_s = max(near_s, beyond_s if ratio < PRICE_RATIO else faster_s)
         most_s = near_enough_s if len(prices) < number else beyond_s
         # an incumbent that returns with the library's network has its own estimate again, so it is not a duplicate
@@ -165,12 +165,12 @@ def _challengers(
 
 def _in_turn(state: Search) -> Iterator[tuple[Placed, Problem]]:
     """Yield candidates for finalists after the best, each with the problem under which its network is chosen."""
-    ordered = sorted(_few_of_a_kind(state.remembered), key=lambda one: not one.brought)
+    ordered = sorted(_few_of_a_kind(state.remembered), key=lambda one: not one.user_supplied)
     yield from ((one, state.problem) for one in ordered)
     request = state.problem.job.network
     if request.max_trunk_fraction is None and request.compression is None:  # the defaults might exceed these
         library = with_library_network(state.problem)
-        yield from ((one, library) for one in ordered if one.brought)
+        yield from ((one, library) for one in ordered if one.user_supplied)
 
 
 def _few_of_a_kind(remembered: Sequence[Placed]) -> list[Placed]:
@@ -199,7 +199,7 @@ def _simulated_s(finalist: Finalist) -> float:
 def _simulated(plan: Plan, problem: Problem) -> tuple[Finalist, SteadyStep | None]:
     price_s = plan.cost.step_s
     try:
-        played = stepped(plan, problem)
+        simulated = stepped(plan, problem)
     except InputError as error:
         return Finalist(decision=plan.decision, price_s=price_s, replayed_s=None, reason=str(error)), None
-    return Finalist(decision=plan.decision, price_s=price_s, replayed_s=played.step_s), played
+    return Finalist(decision=plan.decision, price_s=price_s, replayed_s=simulated.step_s), simulated

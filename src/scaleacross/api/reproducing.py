@@ -13,7 +13,7 @@ from typing import Any, Final
 from scaleacross.api.ablation import ABLATIONS
 from scaleacross.api.assemble import versions
 from scaleacross.api.design_replay import contest_of, replay_contest
-from scaleacross.api.design_run import RIVALS, design_key, run_design_point
+from scaleacross.api.design_run import BASELINE_NAMES, design_key, run_design_point
 from scaleacross.api.engines import Engine
 from scaleacross.api.engines.outcome import Record
 from scaleacross.api.study_run import run_open
@@ -97,7 +97,7 @@ def reproduce(
     drawn = design_points(loaded, folder, points)
     keyed = {design_key(loaded, point, version("scaleacross")): point for point in drawn}
     home = Path(directory)
-    found = partial(Reproduction, loaded, num_drawn=len(drawn), rivals=RIVALS, ablations=tuple(ABLATIONS))
+    found = partial(Reproduction, loaded, num_drawn=len(drawn), rivals=BASELINE_NAMES, ablations=tuple(ABLATIONS))
     if not run:
         rows = _rows(keyed, kept_in(home), _replays_in(home))
         return found(rows=rows, num_run=0, versions=versions())

@@ -55,8 +55,8 @@ def simulate(
     instances("what_if", what_if, str, "texts such as slow=building:0.5")
     found = plan if isinstance(plan, Plan) else _verified(plan)
     with no_collection():
-        played, _ = _played(found, what_if, fold, progress)
-        return simulated_step(found, played, fold, tuple(what_if), timeline)
+        step_run, _ = _simulated_run(found, what_if, fold, progress)
+        return simulated_step(found, step_run, fold, tuple(what_if), timeline)
 
 
 def step_draws(
@@ -143,8 +143,8 @@ def execution_trace(
         VerificationError: a plan read from a file does not recompute.
     """
     found = plan if isinstance(plan, Plan) else _verified(plan)
-    played, _ = _played(found, what_if, True, progress)
-    return programs(found, played)
+    step_run, _ = _simulated_run(found, what_if, True, progress)
+    return programs(found, step_run)
 
 
 def _verified(path: str | Path) -> Plan:
@@ -153,7 +153,7 @@ def _verified(path: str | Path) -> Plan:
     return verified_plan(path)
 
 
-def _played(
+def _simulated_run(
     plan: Plan, what_if: Sequence[str], fold: bool, progress: Callable[[Progress], None] | None
 ) -> tuple[StepRun, Problem]:
     problem = problem_of(plan.job, ())

@@ -26,16 +26,16 @@ AGREEMENT: Final = 0.05
 """
 
 
-def stated(plan: Plan, problem: Problem, played: SteadyStep | None = None) -> Plan:
-    """Return ``plan`` with its simulated step time, ``played`` where it was simulated before.
+def stated(plan: Plan, problem: Problem, simulated: SteadyStep | None = None) -> Plan:
+    """Return ``plan`` with its simulated step time, ``simulated`` where it was simulated before.
 
     Where the simulator refuses the plan, its estimate stays and a note gives the reason.
     """
     try:
-        played = played or stepped(plan, problem)
+        simulated = simulated or stepped(plan, problem)
     except InputError as error:
         return noted(plan, f"the step time is an estimate that no simulation confirms: {error}")
-    cost = simulated_cost(plan.cost, played.step_s, played.components_s)
+    cost = simulated_cost(plan.cost, simulated.step_s, simulated.components_s)
     goodput = None if plan.goodput is None else goodput_of(problem, plan.decision, cost.step_s)
     found = plan.model_copy(
         update={

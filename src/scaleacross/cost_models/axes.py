@@ -34,7 +34,7 @@ from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences
 from scaleacross.cost_models.traffic import HEADS, Volumes
-from scaleacross.cost_models.window_traffic import GRADIENT_AXES, least_communicators, trunks_apart_s
+from scaleacross.cost_models.window_traffic import GRADIENT_AXES, least_communicators, unshared_links_s
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network_choice import CommunicatorChoice
@@ -79,18 +79,18 @@ class Terms:
             types). ``dp`` follows the pipeline: window traffic that the job does not overlap.
         traffic_s: traffic of each communicator in the windows, (TRAFFIC_ROWS, ..., n). Bounds know only their sum.
         alone_s, early_s, passed_s: for bounds, as of ``least_waits.Waits``.
-        far: whether gradients cross buildings; None where that is not known.
-        apart_s: gradients of each communicator where one group has the inter-building links to itself
-            (``trunks_apart_s``), each (2, ..., n).
+        crosses: whether gradients cross buildings; None where that is not known.
+        unshared_s: gradients of each communicator where one group has the inter-building links to itself
+            (``unshared_links_s``), each (2, ..., n).
         of_experts_s: as the sum of ``traffic_s``, on the rank with most expert parameters (``mixed_passes``).
     """
 
     serial_s: dict[str, Floats]
     traffic_s: tuple[Floats, ...]
     alone_s: Floats | None = None
-    far: Bools | None = None
+    crosses: Bools | None = None
     early_s: Floats | float = 0.0
-    apart_s: tuple[Floats, ...] = ()
+    unshared_s: tuple[Floats, ...] = ()
     passed_s: Floats | float = 0.0
     of_experts_s: Floats | None = None
 
@@ -105,9 +105,9 @@ class Terms:
             {name: seconds[rows] for name, seconds in self.serial_s.items()},
             tuple(part[:, rows] for part in self.traffic_s),
             None if self.alone_s is None else self.alone_s[rows],
-            None if self.far is None else self.far[rows],
+            None if self.crosses is None else self.crosses[rows],
             self.early_s if isinstance(self.early_s, float) else self.early_s[rows],
-            tuple(part[:, rows] for part in self.apart_s),
+            tuple(part[:, rows] for part in self.unshared_s),
             self.passed_s if isinstance(self.passed_s, float) else self.passed_s[rows],
             None if self.of_experts_s is None else self.of_experts_s[:, rows],
         )
@@ -276,10 +276,12 @@ def axis_terms(
     if axis == "cp" and (volumes.candidates.cp_inner > 1).any():
         nothing = np.zeros(len(volumes.candidates))  # what waits for its two levels is timed where all is placed
         serial, waits = {}, Waits(nothing, nothing, nothing)
-    far = np.asarray((axis in GRADIENT_AXES) & (shape.span >= CAMPUS) | np.zeros(len(volumes.candidates), dtype=bool))
+    crosses = np.asarray(
+        (axis in GRADIENT_AXES) & (shape.span >= CAMPUS) | np.zeros(len(volumes.candidates), dtype=bool)
+    )
     traffic = least_communicators(axis, volumes, group, expert)
-    apart = trunks_apart_s(axis, volumes, group, expert) if far.any() else ()
-    return waiting(volumes, Terms(serial, traffic, waits.alone_s, far, waits.early_s, apart, waits.passed_s))
+    unshared = unshared_links_s(axis, volumes, group, expert) if crosses.any() else ()
+    return waiting(volumes, Terms(serial, traffic, waits.alone_s, crosses, waits.early_s, unshared, waits.passed_s))
 
 
 def group_of(network: Networks, name: str, shape: GroupShape, links: Links, launch_s: float) -> Group:

@@ -159,7 +159,7 @@ NOTHING: Final = Candidates(*(np.zeros(0, dtype=np.int64) for _ in column_names(
 """No candidate at all."""
 
 
-def stride_behind(candidates: Candidates, faster: Collection[GridAxis]) -> Ints:
+def stride_of(candidates: Candidates, faster: Collection[GridAxis]) -> Ints:
     """Stride of an axis that is outside the ``faster`` ones, (n,)."""
     stride = np.ones(len(candidates), dtype=np.int64)
     for axis in faster:

@@ -63,8 +63,8 @@ class Laws(NamedTuple):
     The tree law is that of an all-reduce. Of a ring, ``ring_latencies_s`` (..., stretches) is Σ α of each stretch and
     ``ring_hidden_s_per_byte`` the part of it that overlaps per byte of the tensor.
     ``hierarchical_s_per_byte``, ``busiest_s_per_byte``, ``hierarchical_s`` and ``messages_s`` are B, M, A and P of the
-    module docstring. ``far_steps`` is s, ``far_s`` is α, ``far_s_per_byte`` is s·c per byte of a chunk, and
-    ``far_exposed`` counts the exposed ones of the 2·s latencies.
+    module docstring. ``outermost_steps`` is s, ``outermost_s`` is α, ``outermost_s_per_byte`` is s·c per byte of a chunk, and
+    ``outermost_exposed`` counts the exposed ones of the 2·s latencies.
     Windows of connections may leave links idle. ``ring_busy`` is the share of a ring's or tree's seconds per byte in
     which its slowest link is busy. ``busy_s_per_byte`` and ``busy_busiest_s_per_byte`` are B and M without windows.
     """
@@ -76,10 +76,10 @@ class Laws(NamedTuple):
     busiest_s_per_byte: Floats
     hierarchical_s: Floats
     messages_s: Floats
-    far_steps: Floats
-    far_s: Floats
-    far_s_per_byte: Floats
-    far_exposed: Floats
+    outermost_steps: Floats
+    outermost_s: Floats
+    outermost_s_per_byte: Floats
+    outermost_exposed: Floats
     tree_s_per_byte: Floats
     tree_s: Floats
     ring_busy: Floats
@@ -111,7 +111,7 @@ def laws(
     thinnest, busiest = _thinnest(shape, links, counted), _busiest_s_per_byte(shape, links, counted, moved)
     steps = fewest_steps(shape.fanout) if steps is None else steps
     overhead = np.zeros(()) if links.message_overhead is None else links.message_overhead
-    far = _outermost(shape, counted, steps, links.latency, each)
+    outermost = _outermost(shape, counted, steps, links.latency, each)
     found = Laws(
         (shape.degree - 1) / shape.degree / thinnest,
         *_walks(shape, links, thinnest),
@@ -119,8 +119,8 @@ def laws(
         busiest,
         (counted * steps * links.latency).sum(axis=-1),
         (counted * steps * overhead).sum(axis=-1),
-        *far,
-        np.ones(np.shape(far[0])),
+        *outermost,
+        np.ones(np.shape(outermost[0])),
         2 / thinnest,
         2 * (np.ceil(np.log2(shape.fanout)) * links.latency).sum(axis=-1),
         *_busy(shape, links, counted, moved, each.sum(axis=-1), busiest),
@@ -310,8 +310,8 @@ def layered_s(size: Floats, chunks: Floats | int, law: Laws, passes: int, inner:
     inside = inner(piece) if inner else np.zeros(())
     more: Floats = (chunks - 1) * (np.maximum(busiest, inside) + passes * law.messages_s)
     if passes > 1:
-        sent = (chunks - 1) * law.far_s_per_byte * piece / law.far_steps
-        more = more - (passes * law.far_steps - law.far_exposed) * np.minimum(law.far_s, sent)
+        sent = (chunks - 1) * law.outermost_s_per_byte * piece / law.outermost_steps
+        more = more - (passes * law.outermost_steps - law.outermost_exposed) * np.minimum(law.outermost_s, sent)
     seconds: Floats = passes * law.hierarchical_s + each + inside + more
     return seconds
 

@@ -286,7 +286,7 @@ def layer_times(
         KeyError: the accelerator states no peak for ``precision``.
     """
     tokens = shards.tokens(sequence_length)
-    forward, backward, weight, repeated, selective, launches, beside, beside_back = (
+    forward, backward, weight, repeated, selective, launches, shared, shared_backward = (
         np.zeros_like(tokens) for _ in range(8)
     )
     for gemm in layer.gemms:
@@ -298,7 +298,7 @@ def layer_times(
         repeated = repeated + np.where(shards.runs_again(gemm.modules), ahead, 0.0)
         selective = selective + gemm.selective * ahead
         if SHARED in gemm.modules:
-            beside, beside_back = beside + ahead, beside_back + back
+            shared, shared_backward = shared + ahead, shared_backward + back
     divided = layer.elementwise_bytes - layer.replicated_elementwise_bytes
     sorted_bytes = np.where(launches > 0, sorting_bytes(layer, runtime), 0.0)
     elementwise = (
@@ -319,7 +319,7 @@ def layer_times(
         moved = (share.elementwise_bytes - stream) / shards.tp + stream
         passed = tokens * moved / memory_bytes_per_s(accelerator)
         if module == SHARED:
-            beside, beside_back = beside + passed, beside_back + ELEMENTWISE_BACKWARD_RATIO * passed
+            shared, shared_backward = shared + passed, shared_backward + ELEMENTWISE_BACKWARD_RATIO * passed
         own = passed + permuted * share.experts + (attention if share.attention else 0.0)
         repeated = repeated + np.where(shards.runs_again((module,)), own, 0.0)
     if layer.recurrence is not None:
@@ -340,8 +340,8 @@ def layer_times(
         full_s=whole * layer.full_recompute_fraction,
         attention_s=hiding,
         elementwise_s=elementwise,
-        shared_s=beside,
-        shared_backward_s=beside_back,
+        shared_s=shared,
+        shared_backward_s=shared_backward,
     )
 
 

@@ -119,13 +119,13 @@ class CrossingTraffic:
         own: groups of single ranks, a row each, by communicator that crosses buildings.
         shared: traffic with all ranks' groups on the links at once, by axis and communicator, each (TRAFFIC_ROWS,
             ranks).
-        apart: the same with the groups of each single rank alone on the inter-building links.
+        unshared: the same with the groups of each single rank alone on the inter-building links.
     """
 
     of: Ranks
     own: Mapping[str, Group]
     shared: Mapping[GridAxis, Sequence[Floats]]
-    apart: Mapping[GridAxis, Sequence[Floats]]
+    unshared: Mapping[GridAxis, Sequence[Floats]]
 
     @classmethod
     def on(cls, of: Ranks, traffic: Mapping[GridAxis, Sequence[Floats]]) -> CrossingTraffic:
@@ -197,7 +197,7 @@ class CrossingTraffic:
 
     def _pairs(self, axis: GridAxis) -> Iterator[tuple[Floats, Floats]]:
         """Traffic of every communicator of an axis: with all ranks' groups at once, and with single ranks' groups."""
-        return zip(self.shared[axis], self.apart[axis], strict=True)
+        return zip(self.shared[axis], self.unshared[axis], strict=True)
 
 
 def _with_gradients(shared: Floats, alone: Floats) -> Floats:

@@ -55,8 +55,8 @@ def apart(
         make = partial(shapes_of_ranks, group.shape, axis, axes["pp"], levels)
         return group.kept(("alone", axis, axes["pp"]), lambda: replace(group, shape=make()))
 
-    far = [name for name in names if int(groups[name].shape.span[0]) >= CAMPUS]
-    return {name: of_ranks(groups[name], axes[name]) for name in far}
+    crossing = [name for name in names if int(groups[name].shape.span[0]) >= CAMPUS]
+    return {name: of_ranks(groups[name], axes[name]) for name in crossing}
 
 
 def slowest_apart(groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels) -> dict[str, Group]:

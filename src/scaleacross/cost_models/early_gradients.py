@@ -53,31 +53,31 @@ class Early(NamedTuple):
         """Candidates whose gradients cross buildings, (..., n)."""
         return np.asarray(self.lead_s > -np.inf)
 
-    def where(self, far: Bools) -> Early:
-        """These figures with ``lead_s`` restricted to the candidates marked in ``far``."""
-        return self._replace(lead_s=np.where(far, self.lead_s, -np.inf))
+    def where(self, crosses: Bools) -> Early:
+        """These figures with ``lead_s`` restricted to the candidates marked in ``crosses``."""
+        return self._replace(lead_s=np.where(crosses, self.lead_s, -np.inf))
 
-    def alone(self, traffic_s: Floats, apart_s: Floats) -> Floats:
+    def alone(self, traffic_s: Floats, unshared_s: Floats) -> Floats:
         """Lower bound on traffic, (TRAFFIC_ROWS, ..., n), where ranks use inter-building links one after another.
 
-        Gradients have the seconds of one rank's groups, ``apart_s`` (``trunks_apart_s``), and the busy seconds of all
+        Gradients have the seconds of one rank's groups, ``unshared_s`` (``unshared_links_s``), and the busy seconds of all
         ranks.
         """
         out = np.array(np.broadcast_to(traffic_s, (len(traffic_s), *self.lead_s.shape)))
-        out[GRADIENTS] = np.where(self.gradients_cross, self.least * apart_s[0], out[GRADIENTS])
+        out[GRADIENTS] = np.where(self.gradients_cross, self.least * unshared_s[0], out[GRADIENTS])
         out[len(WINDOW_NAMES) + GRADIENTS] *= np.where(self.gradients_cross, self.mean, 1.0)
         return out
 
-    def behind(self, over: Sequence[Window], waited_s: Floats, before_s: Floats | float) -> tuple[Window, ...]:
+    def overlapping(self, over: Sequence[Window], waited_s: Floats, before_s: Floats | float) -> tuple[Window, ...]:
         """The windows of pipelines that wait at most ``waited_s``, (..., n).
 
         At least ``before_s`` of these come before any stage has its gradients.
         """
-        far, (gradients, parameters, *others) = self.gradients_cross, over
-        length_s = np.where(far, np.where(far, self.lead_s, 0.0) + waited_s - before_s, gradients.length_s)
+        crosses, (gradients, parameters, *others) = self.gradients_cross, over
+        length_s = np.where(crosses, np.where(crosses, self.lead_s, 0.0) + waited_s - before_s, gradients.length_s)
         single = self.batches > 0
         first = np.where(single, waited_s / np.maximum(1.0, self.batches), np.inf)
-        held_s = np.where(far, parameters.length_s + first, parameters.length_s)
+        held_s = np.where(crosses, parameters.length_s + first, parameters.length_s)
         return gradients._replace(length_s=length_s), parameters._replace(length_s=held_s), *others
 
 
@@ -96,7 +96,7 @@ def early_gradients(volumes: Volumes) -> Early | None:
 
 def lead_s(candidates: Candidates, work: Work) -> Floats:
     """Most seconds by which ``computation_s`` outlasts the first gradients of any stage, (n,)."""
-    last = candidates.pp - 1 - work.ranks_behind.astype(np.int64)
+    last = candidates.pp - 1 - work.ranks_after.astype(np.int64)
     return np.asarray(work.fill_backward_s + _held(candidates, last) * work.chunk_backward_s)
 
 
@@ -104,7 +104,7 @@ def before_gradients(candidates: Candidates, fewest: Ints) -> Floats:
     """Least share of computation, with warm-up and cool-down, before the first gradients of any stage, (n,).
 
     It holds for arbitrarily heterogeneous ranks with ``fewest`` micro-batches or more. With K' chunk activations that a
-    rank may hold of any one chunk it is (m − K') / (m + p − 1), because ``unlike_ranks`` counts at most p − 1 passes
+    rank may hold of any one chunk it is (m − K') / (m + p − 1), because ``heterogeneous_ranks`` counts at most p − 1 passes
     for warm-up and cool-down.
     """
     share: Floats = np.maximum(0.0, fewest - _held_of_chunk(candidates)) / (fewest + candidates.pp - 1)

@@ -36,16 +36,16 @@ Prices = Mapping[tuple[int, int], float]
 """Currency units per byte from one building to another, by their indices in the allocation."""
 
 
-def hop_prices(topology: Topology, fill: Sequence[BuildingShare]) -> Prices:
+def hop_prices(topology: Topology, allocation: Sequence[BuildingShare]) -> Prices:
     """Currency units per byte between any two buildings of an allocation; 0 over links without a price."""
     paths = TrunkPaths(topology)
-    pairs = permutations(enumerate(share.building for share in fill), 2)
+    pairs = permutations(enumerate(share.building for share in allocation), 2)
     return {(i, j): paths.price_per_byte(here, there) for (i, here), (j, there) in pairs}
 
 
-def group_patterns(fill: Sequence[BuildingShare], degree: int, stride: int) -> Patterns:
+def group_patterns(allocation: Sequence[BuildingShare], degree: int, stride: int) -> Patterns:
     """Groups of ``degree`` ranks at ``stride``, counted by their members per building."""
-    counts = [share.num_accelerators for share in fill]
+    counts = [share.num_accelerators for share in allocation]
     owner: Ints = np.repeat(np.arange(len(counts)), counts).reshape(-1, degree, stride)
     members = np.stack([(owner == building).sum(axis=1).ravel() for building in range(len(counts))], axis=1)
     rows, times = np.unique(members, axis=0, return_counts=True)
@@ -53,10 +53,10 @@ def group_patterns(fill: Sequence[BuildingShare], degree: int, stride: int) -> P
 
 
 def axis_patterns(
-    degrees: Degrees, axis_order: Sequence[GridAxis], fill: Sequence[BuildingShare]
+    degrees: Degrees, axis_order: Sequence[GridAxis], allocation: Sequence[BuildingShare]
 ) -> dict[str, Patterns]:
     """Patterns of every grid axis, ``ep`` and ``expert``."""
-    return {name: group_patterns(fill, *group) for name, group in communicator_axes(degrees, axis_order).items()}
+    return {name: group_patterns(allocation, *group) for name, group in communicator_axes(degrees, axis_order).items()}
 
 
 class UnitPrices(NamedTuple):

@@ -31,7 +31,11 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 
 def replicas_lost(
-    topology: Topology, fill: Sequence[BuildingShare], degrees: Degrees, axis_order: Sequence[GridAxis], level: str
+    topology: Topology,
+    allocation: Sequence[BuildingShare],
+    degrees: Degrees,
+    axis_order: Sequence[GridAxis],
+    level: str,
 ) -> int:
     """Most data-parallel replicas that have an accelerator in one unit of ``level``.
 
@@ -42,16 +46,16 @@ def replicas_lost(
     """
     stride = strides(degrees, axis_order)
     starts, base = [], 0
-    for share in fill:
+    for share in allocation:
         building = topology.building(share.building)
         size = building.accelerators_per("zone") if level == "zone" else building.num_accelerators
         starts += list(range(base, base + share.num_accelerators, size))
         base += share.num_accelerators
     unit = math.gcd(stride["dp_shard"], stride["dp_replicate"], base, *starts)
-    position = np.arange(0, base, unit)
-    replica = position // stride["dp_replicate"] % degrees.dp_replicate * degrees.dp_shard
-    replica += position // stride["dp_shard"] % degrees.dp_shard
-    lost = np.searchsorted(np.array(starts), position, side="right")
+    global_ranks = np.arange(0, base, unit)
+    replica = global_ranks // stride["dp_replicate"] % degrees.dp_replicate * degrees.dp_shard
+    replica += global_ranks // stride["dp_shard"] % degrees.dp_shard
+    lost = np.searchsorted(np.array(starts), global_ranks, side="right")
     pairs = np.unique(lost * degrees.dp + replica)
     return int(np.unique(pairs // degrees.dp, return_counts=True)[1].max())
 

@@ -116,15 +116,15 @@ def exact_shape(degree: int, stride: int, levels: Levels, pipeline: Axis = (1, 0
     from scaleacross.cost_models.group_loop import count  # late: it brings the compiler
 
     extent = degree * stride
-    if levels.num_positions % extent:
-        raise ValueError(f"degree {degree} with stride {stride} does not tile {levels.num_positions} global ranks")
-    ranks, apart = pipeline if pipeline[0] > 1 else (1, levels.num_positions)
+    if levels.num_ranks % extent:
+        raise ValueError(f"degree {degree} with stride {stride} does not tile {levels.num_ranks} global ranks")
+    ranks, apart = pipeline if pipeline[0] > 1 else (1, levels.num_ranks)
     unit = math.gcd(stride, levels.alignment, apart)
     together = math.gcd(extent, levels.alignment) // stride if unit == stride else 1
     # ranks are merged only where an aligned unit holds a whole number of them, or a whole group
     together = together if together * stride in (extent, levels.alignment) else 1
     alike = together == degree  # each group in one unit: the first is counted for all
-    step = levels.num_positions if alike else unit * together
+    step = levels.num_ranks if alike else unit * together
     child = levels.children(step).reshape(NUM_LEVELS - 1, -1, ranks, apart // step)[:, :, rank]
     # a view with another layout would be compiled for once more
     child = np.ascontiguousarray(child.reshape(NUM_LEVELS - 1, -1))
@@ -219,9 +219,9 @@ def relaxed_shape(
         spread = most if ways is None else np.asarray(ways)[..., None]
         crossing[..., CAMPUS:] = np.maximum(crossing[..., CAMPUS:], np.ceil(must_cross / spread))
     pairs = np.maximum(0.0, touched[..., :-1] - touched[..., 1:])
-    far = fanout[..., CAMPUS:].max(axis=-1) > 1
+    crosses_buildings = fanout[..., CAMPUS:].max(axis=-1) > 1
     behind = np.where(pairs[..., REGION] > 0, within[..., REGION], within[..., CAMPUS])
-    tail = np.where(far, np.minimum(d[..., 0] - 1, behind), d[..., 0])
+    tail = np.where(crosses_buildings, np.minimum(d[..., 0] - 1, behind), d[..., 0])
     spacing = np.maximum(1.0, d[..., 0] - 1)
     known = host % (d * s)[..., 0] == 0
     exchanged = np.where(fanout > 1, (d - 1) / d * leaving, 0.0)  # m·(d−m) ≥ d−1 for any m of d
@@ -234,5 +234,5 @@ def largest_children(levels: Levels) -> Floats:
     """``sizes`` for ``relaxed_shape``: largest child of each level in an allocation, and all, (NUM_LEVELS + 1,)."""
     sizes = [1.0]
     for cut in levels.cuts[1:]:
-        sizes.append(float(np.diff(np.concatenate([cut, [levels.num_positions]])).max()))
-    return np.array([*sizes, float(levels.num_positions)])
+        sizes.append(float(np.diff(np.concatenate([cut, [levels.num_ranks]])).max()))
+    return np.array([*sizes, float(levels.num_ranks)])

@@ -23,7 +23,7 @@ from scaleacross.cost_models.overlap import CALLS, FREE, GRADIENTS, PARAMETERS, 
 from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic
 
 
-def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], far_parameters: bool) -> Floats:
+def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], crossing_parameters: bool) -> Floats:
     """Seconds by which gradients and parameters lengthen the pipeline, (2, ranks); 0 where ``link_s`` is given.
 
     One bucket and what they take from each rank's computation do not count, because windows count these.
@@ -32,7 +32,7 @@ def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], far_pa
         of: ranks with whole backward passes.
         over: the windows that overlap with them.
         traffic: of all communicators, each (TRAFFIC_ROWS, ranks).
-        far_parameters: whether parameters cross buildings; ``crossing_gradients`` computes their delay then.
+        crossing_parameters: whether parameters cross buildings; ``crossing_gradients`` computes their delay then.
     """
     work, every, longer = of.volumes.work, sum(traffic[1:], start=traffic[0]), np.zeros((2, len(of.volumes.candidates)))
     within = of.volumes.job.overlap.reduces_within(pipelined=True)
@@ -42,17 +42,19 @@ def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], far_pa
     alone = replace(passes, crossing=None)
     for window in (GRADIENTS, PARAMETERS):
         pace_s, one = together_s(traffic, work.buckets)[window], over[window]
-        if not pace_s.any() or (window == PARAMETERS and far_parameters):
+        if not pace_s.any() or (window == PARAMETERS and crossing_parameters):
             continue
-        taken_s = one.contention_fraction * (every[CALLS] - every[FREE])[window]
-        taken_s = taken_s + work.hbm_s_per_byte * of.volumes.received_by_kind[window]
+        contention_s = one.contention_fraction * (every[CALLS] - every[FREE])[window]
+        contention_s = contention_s + work.hbm_s_per_byte * of.volumes.received_by_kind[window]
         whole_s = (passes.backward_s, passes.forward_s)[window]
         computed = np.minimum(1.0, (stages.backward_s, stages.forward_s)[window] / np.maximum(whole_s, TINY_S))
         # only the share of a pass that computes loses multiprocessors; one bucket travels after all passes
-        lost_s = (one.slowed_s[rank] + computed * taken_s[rank]) / np.maximum(1 - one.first_fraction[rank], TINY_S)
+        lost_s = (one.slowed_s[rank] + computed * contention_s[rank]) / np.maximum(1 - one.first_fraction[rank], TINY_S)
         pieces = of.pieces if within or window == PARAMETERS else np.ones_like(of.pieces)
         loss, gathered = lost_s / np.maximum(pace_s[rank], TINY_S), np.array([window == PARAMETERS])
         own = OwnTraffic(of.share * pace_s[rank], pieces, loss, gathered)
         ends = replace(alone, own_traffic=own).ends
-        longer[window] = np.maximum(ends.total_s, ends.own_s) - alone.total_s - taken_s - one.first_fraction * pace_s
+        longer[window] = (
+            np.maximum(ends.total_s, ends.own_s) - alone.total_s - contention_s - one.first_fraction * pace_s
+        )
     return longer

@@ -83,15 +83,15 @@ class LayerOverlap(NamedTuple):
         slowed_s[: len(longer_s)] = np.maximum(slowed_s[: len(longer_s)], longer_s)
         return self._replace(slowed_s=slowed_s)
 
-    def behind_chunks(self, gradients: ChunkWindows) -> LayerOverlap:
+    def in_chunks(self, gradients: ChunkWindows) -> LayerOverlap:
         """A copy for gradients computed apart from the rest of a backward pass: their chunks limit the overlap, too."""
         return self._in_chunks({GRADIENTS: gradients})
 
-    def behind_passes(self, gradients: ChunkWindows) -> LayerOverlap:
+    def in_passes(self, gradients: ChunkWindows) -> LayerOverlap:
         """A copy for gradients of sharded parameters, which overlap only with their chunks."""
         return self._in_chunks({GRADIENTS: gradients}, endless={GRADIENTS})
 
-    def behind_trunks(self, gradients: CrossingGradients) -> LayerOverlap:
+    def over_links(self, gradients: CrossingGradients) -> LayerOverlap:
         """A copy for gradients, and parameters that cross buildings, which overlap only with their chunks."""
         own = {GRADIENTS: gradients.chunks, PARAMETERS: gradients.parameters}
         crossing = {window: chunks for window, chunks in own.items() if chunks is not None}
@@ -150,7 +150,7 @@ def _sharing_links(
     at = np.lexsort((work.layers, work.moe_layers))[-1:]  # a rank that has all kinds of calls
     shard, pieces = SHARD_LEVELS[int(volumes.candidates.shard[0])], float(work.buckets[at][0])
     overlapped = {"tp": volumes.job.overlap.tp_fraction, "ep": volumes.job.experts.overlap_fraction}
-    taken, keys, apart = np.zeros((len(WINDOW_NAMES), *links)), np.zeros((2, *links)), np.zeros((2, *links))
+    busy, keys, apart = np.zeros((len(WINDOW_NAMES), *links)), np.zeros((2, *links)), np.zeros((2, *links))
 
     def busy_s(flow: Flow, group: Group) -> Floats:
         return link_seconds(flow, group, volumes.equal_copies, pipeline)
@@ -158,23 +158,23 @@ def _sharing_links(
     for flow in flows(volumes.take(at)):
         found = windows_of(flow, shard)
         for window in found:
-            taken[window] += busy_s(flow, groups[flow.shape])[:, None] * pieces
+            busy[window] += busy_s(flow, groups[flow.shape])[:, None] * pieces
         if flow.axis in calls and not found:
             own = waits.each(partial(busy_s, flow)) if flow.axis == "ep" else busy_s(flow, groups[flow.shape])[:, None]
             often = np.array([flow.phases.get(phase, 0.0) for phase in PASSES])
             often *= (1 - overlapped.get(flow.axis, 0.0)) / float(volumes.candidates.num_micro_batches[0])
             into = keys if flow.axis == "cp" and flow.op != "all_to_all" else apart
             into += often[:, None, None] * own * (calls[flow.axis] / calls[flow.axis][at])
-    return _slowed_s(volumes, keys, apart, taken)
+    return _slowed_s(volumes, keys, apart, busy)
 
 
-def _slowed_s(volumes: Volumes, keys: Floats, apart: Floats, taken: Floats) -> Floats:
+def _slowed_s(volumes: Volumes, keys: Floats, apart: Floats, busy: Floats) -> Floats:
     """Slowdown in seconds of passes while the traffic of windows travels, (windows, ranks).
 
     Args:
         keys, apart: seconds for which a backward and a forward pass keep every link busy, (2, links, ranks): by keys
             and values, which overlap with attention, and by all other calls.
-        taken: seconds for which the traffic of every window keeps them busy, (windows, links, ranks).
+        busy: seconds for which the traffic of every window keeps them busy, (windows, links, ranks).
     """
     work, over = volumes.work, windows(volumes.candidates, volumes.work)
     at = (apart + keys).argmax(axis=1)[:, None]  # the link that limits the calls
@@ -185,7 +185,7 @@ def _slowed_s(volumes: Volumes, keys: Floats, apart: Floats, taken: Floats) -> F
     slowed = np.zeros((len(WINDOW_NAMES), len(volumes.candidates)))
     beside = 1 - np.stack([one.first_fraction for one in over[once]])
     for link in range(NUM_LEVELS):
-        met = taken[once, link]
+        met = busy[once, link]
         if met.any():
             # sharing a link doubles the time of calls on it; another link may still limit them
             twice = _keys_wait_s(volumes, np.maximum(b, 2 * keys[:, link]))

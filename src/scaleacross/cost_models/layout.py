@@ -45,7 +45,7 @@ CODED: Final = 32
 
 
 def layout_of(
-    topology: Topology, fill: Sequence[BuildingShare], degrees: Degrees, axis_order: Sequence[GridAxis]
+    topology: Topology, allocation: Sequence[BuildingShare], degrees: Degrees, axis_order: Sequence[GridAxis]
 ) -> Layout:
     """The replica classes of a placement, in the order of their first replica (dp_replicate outer, dp_shard inner).
 
@@ -55,8 +55,8 @@ def layout_of(
     Raises:
         KeyError: a building of the allocation is not in the topology.
     """
-    used = [topology.building(share.building) for share in fill]
-    ends = np.cumsum([share.num_accelerators for share in fill]).tolist()
+    used = [topology.building(share.building) for share in allocation]
+    ends = np.cumsum([share.num_accelerators for share in allocation]).tolist()
     stride = strides(degrees, axis_order)
     sizes = ((degrees.of(axis), stride[axis]) for axis in ("pp", "dp_shard", "dp_replicate"))
     cells, unit = _cells(degrees.world_size, *sizes)
@@ -79,9 +79,9 @@ def layout_of(
 def _cells(size: int, pp: Axis, dp_shard: Axis, dp_replicate: Axis) -> tuple[Ints, int]:
     """Replica · pp + stage of every block of global ranks that lie alike, and the ranks of a block."""
     unit = math.gcd(pp[1], dp_shard[1], dp_replicate[1], size)
-    position = np.arange(0, size, unit)
-    position = position.astype(np.int32)
-    stage, shard, replica = (position // stride % degree for degree, stride in (pp, dp_shard, dp_replicate))
+    global_ranks = np.arange(0, size, unit)
+    global_ranks = global_ranks.astype(np.int32)
+    stage, shard, replica = (global_ranks // stride % degree for degree, stride in (pp, dp_shard, dp_replicate))
     return (replica * dp_shard[0] + shard) * pp[0] + stage, unit
 
 

@@ -43,11 +43,11 @@ class Travel(NamedTuple):
 
     Attributes:
         again: 1 where backward passes gather, else 0.
-        beside: the largest share of reductions that overlaps with other calls, (1 − 1/k)·z.
+        overlapped: the largest share of reductions that overlaps with other calls, (1 − 1/k)·z.
     """
 
     again: Floats
-    beside: Floats
+    overlapped: Floats
 
     @classmethod
     def of(cls, candidates: Candidates, experts: Bools | bool, piece: Floats | float = 1.0) -> Travel:
@@ -63,7 +63,7 @@ class Travel(NamedTuple):
 
     def least_s(self, forward_s: Floats, backward_s: Floats) -> Floats:
         """Lower bound on the seconds of a micro-batch's calls on the fullest rank, (..., n), from t_F and t_B."""
-        return np.asarray(forward_s + backward_s - self.beside * (backward_s - self.again * forward_s))
+        return np.asarray(forward_s + backward_s - self.overlapped * (backward_s - self.again * forward_s))
 
 
 class LeastPasses(NamedTuple):
@@ -73,7 +73,7 @@ class LeastPasses(NamedTuple):
         micro_batches: m.
         piece, least_share: x·v/n and x·n'/n.
         fullest_share, mean_share: x' and y.
-        taken: as in the module docstring.
+        contention: as in the module docstring.
         overlapped_s: F and B over 1 − taken, (2, n).
         computed_s: computation of the pipeline (``computation_s``).
         every_pass: whether gradients are scattered in every pass.
@@ -85,7 +85,7 @@ class LeastPasses(NamedTuple):
     fullest_share: Floats
     mean_share: Floats
     travel: Travel
-    taken: Floats
+    contention: Floats
     overlapped_s: Floats
     computed_s: Floats
     every_pass: Bools
@@ -96,7 +96,7 @@ class LeastPasses(NamedTuple):
         candidates, work = volumes.candidates, volumes.work
         if not (pass_gathers(candidates).any() or reduced_every_pass(candidates).any()):
             return None
-        taken, v = work.least_contention_fraction * (1 - work.elementwise_fraction), candidates.num_chunks
+        contention, v = work.least_contention_fraction * (1 - work.elementwise_fraction), candidates.num_chunks
         back = np.where(among(candidates.schedule, WHOLE), work.least_backward_s, 0.0)
         return cls(
             candidates.num_micro_batches.astype(np.float64),
@@ -105,13 +105,13 @@ class LeastPasses(NamedTuple):
             work.fullest_layer_share,
             work.mean_shard_share,
             Travel.of(candidates, work.expert_parameters > 0, np.minimum(1.0, v / work.buckets)),
-            taken,
-            np.stack([work.least_forward_s, back]) / v / (1 - taken),
+            contention,
+            np.stack([work.least_forward_s, back]) / v / (1 - contention),
             computation_s(candidates, work),
             reduced_every_pass(candidates),
         )
 
-    def behind(self, over: Sequence[Window], waited_s: Floats) -> tuple[Window, ...]:
+    def overlapping(self, over: Sequence[Window], waited_s: Floats) -> tuple[Window, ...]:
         """The windows of passes that wait at most ``waited_s`` in all, (..., n).
 
         Where passes scatter gradients, gradients reduced once in a step may overlap with these waits, too.
@@ -130,8 +130,10 @@ class LeastPasses(NamedTuple):
         """
         (forward, backward), busy = traffic[CALLS][EVERY_PASS], traffic[BUSY][EVERY_PASS]
         some = self.least_share
-        beside = np.minimum(some * forward, self.overlapped_s[0]) + np.minimum(some * backward, self.overlapped_s[1])
-        beyond = self.micro_batches * (self.piece * (forward + backward) + self.taken * beside)
+        overlapped = np.minimum(some * forward, self.overlapped_s[0]) + np.minimum(
+            some * backward, self.overlapped_s[1]
+        )
+        beyond = self.micro_batches * (self.piece * (forward + backward) + self.contention * overlapped)
         travel, links = self.travel.least_s(forward, backward), busy.sum(axis=0)
         whole = self.micro_batches * np.maximum(self.fullest_share * travel, self.mean_share * links)
         return beyond, whole

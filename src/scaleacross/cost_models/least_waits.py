@@ -89,15 +89,15 @@ def _tp_waits_s(volumes: Volumes, pair: Floats, forward: Floats, gathers: Floats
     with weight gradients. Passes that run twice have 2 backward pairs for each forward pair; ends and other layers have
     one. The bound assumes the larger overlapped share of either kind.
     """
-    overlap, taken, back = volumes.job.overlap, volumes.work.contention_fraction, gathers / 2 - forward
+    overlap, contention, back = volumes.job.overlap, volumes.work.contention_fraction, gathers / 2 - forward
     share = overlap.tp_fraction
     hidden = share * back * pair
     if overlap.tp_reduce:
-        beside = (1 - taken) * (1.0 if volumes.all_reduced else 0.5)
+        overlapped = (1 - contention) * (1.0 if volumes.all_reduced else 0.5)
         # backward pairs beyond one per forward pair belong to layers that run their forward pass again
         twice = back - forward
-        most = (np.maximum(2 * share, beside) * twice + np.maximum(share, beside) * (forward - twice)) * pair
-        most = np.minimum(most, hidden + (1 - taken) * 0.5 * weight_s)
+        most = (np.maximum(2 * share, overlapped) * twice + np.maximum(share, overlapped) * (forward - twice)) * pair
+        most = np.minimum(most, hidden + (1 - contention) * 0.5 * weight_s)
         hidden = np.where(among(volumes.candidates.schedule, SPLIT), hidden, most)
     return (1 - share) * forward * pair, back * pair - hidden
 
@@ -135,7 +135,7 @@ def cp_waits_s(
         again: share of the forward pass's exchanges that the backward pass repeats.
     """
     swapped_s = 0.0 if heads_s is None else 2 * heads_s
-    hiding = volumes.beside_attention * attention_s
+    hiding = volumes.overlaps_attention * attention_s
     forward = np.maximum(0.0, gather_s * layers - hiding) + swapped_s * layers
     back = np.maximum(0.0, both_s * layers - ATTENTION_BACKWARD_RATIO * hiding) + swapped_s * layers
     return forward, back + again * forward
@@ -153,8 +153,8 @@ def expert_waits_s(
         again: share of the forward pass's exchanges that the backward pass repeats.
     """
     forward, back = (layers * np.maximum(0.0, 2 * exchange_s - each) for each in shared)
-    beside = 2 * volumes.job.experts.overlap_fraction * layers * hidden_s
-    hidden = np.minimum(beside, own[0]), np.minimum((1 + again) * beside, own[1])
+    overlapped = 2 * volumes.job.experts.overlap_fraction * layers * hidden_s
+    hidden = np.minimum(overlapped, own[0]), np.minimum((1 + again) * overlapped, own[1])
     return (forward - hidden[0], back + again * forward - hidden[1]), hidden
 
 
@@ -185,9 +185,9 @@ def expert_waits(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Wait
     shared, nothing = (work.shared_s, work.shared_backward_s), np.zeros(1)
     law = partial(expert_waits_s, volumes, exchange_s, hidden_s, again, shared)
     (forward, back), _ = law(np.ones(1), (nothing, nothing))
-    beside = share * work.moe_layers * hidden_s
-    hidden = np.minimum(beside * (2 + ways), work.forward_s + work.backward_s)
-    weights = np.where(among(candidates.schedule, SPLIT), 0.0, np.minimum(beside * ways, work.weight_s))
+    overlapped = share * work.moe_layers * hidden_s
+    hidden = np.minimum(overlapped * (2 + ways), work.forward_s + work.backward_s)
+    weights = np.where(among(candidates.schedule, SPLIT), 0.0, np.minimum(overlapped * ways, work.weight_s))
     drained = np.where(among(candidates.schedule, WHOLE), back - share * ways * hidden_s, 0.0)
     each = work.moe_layers * (forward + back)
     waited = m * each - (m - 1) * hidden - weights + work.ahead_moe_layers * (forward + drained)
@@ -207,9 +207,10 @@ def message_waits(volumes: Volumes, message: Boundary) -> Waits:
 def _first_delay_s(volumes: Volumes, message: Boundary, delays: BoundaryDelays) -> Floats:
     """Delay of the messages by which the first micro-batch reaches the busiest rank, (n,), at least."""
     candidates, work = volumes.candidates, volumes.work
-    boundaries = np.maximum(0.0, candidates.pp - 1 - work.ranks_behind)
-    far = np.clip(message.num_far - work.ranks_behind, 0.0, boundaries)  # the others may all lie behind the rank
-    return np.asarray((boundaries - far) * np.asarray(delays.inner_s) + far * np.asarray(delays.slow_s))
+    boundaries = np.maximum(0.0, candidates.pp - 1 - work.ranks_after)
+    # the others may all lie after the rank
+    crossing = np.clip(message.num_crossing - work.ranks_after, 0.0, boundaries)
+    return np.asarray((boundaries - crossing) * np.asarray(delays.inner_s) + crossing * np.asarray(delays.slow_s))
 
 
 def _alone_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
@@ -280,13 +281,14 @@ def way_s(candidates: Candidates, delays: BoundaryDelays) -> Floats:
 
 def boundary_delays(message: Boundary) -> BoundaryDelays:
     """Delays between neighbouring pipeline ranks, the same as ``messages.boundary_times`` computes."""
-    near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
-    crosses = message.num_far > 0
-    slow = np.where(crosses, np.maximum(near, far), near)
+    near = message.near_latency_s + message.near_occupancy_s
+    crossing = message.crossing_latency_s + message.crossing_occupancy_s
+    crosses = message.num_crossing > 0
+    slow = np.where(crosses, np.maximum(near, crossing), near)
     return BoundaryDelays(
         inner_s=near,
         slow_s=slow,
-        num_slow=message.num_far.astype(np.int64),
+        num_slow=message.num_crossing.astype(np.int64),
         slow_tail=message.tail.astype(np.int64),
         slow_spacing=message.spacing.astype(np.int64),
         loop_s=slow,

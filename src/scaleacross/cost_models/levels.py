@@ -59,7 +59,7 @@ class Levels:
     capacity: Floats
     latency: Floats
     cuts: tuple[Ints, ...]
-    num_positions: int
+    num_ranks: int
     accelerators: tuple[Accelerator, ...]
     routes: Routes
     curves: Floats | None = None
@@ -78,12 +78,12 @@ class Levels:
     @cached_property
     def alignment(self) -> int:
         """Greatest unit that divides every cut: groups that differ only inside a unit behave alike."""
-        return int(np.gcd.reduce(np.concatenate([*self.cuts[1:], [self.num_positions]])))
+        return int(np.gcd.reduce(np.concatenate([*self.cuts[1:], [self.num_ranks]])))
 
     def children(self, unit: int) -> Ints:
         """Child of every level from rack outwards for each aligned ``unit`` of ranks, (NUM_LEVELS − 1, units)."""
         if unit not in self._children:
-            starts = np.arange(0, self.num_positions, unit)
+            starts = np.arange(0, self.num_ranks, unit)
             self._children[unit] = np.stack([np.searchsorted(cut, starts, side="right") for cut in self.cuts[1:]])
         return self._children[unit]
 
@@ -92,17 +92,17 @@ class Levels:
         return {}
 
 
-def build_levels(topology: Topology, fill: Sequence[BuildingShare], paths: TrunkPaths | None = None) -> Levels:
+def build_levels(topology: Topology, allocation: Sequence[BuildingShare], paths: TrunkPaths | None = None) -> Levels:
     """Figures and cuts of an allocation.
 
     Raises:
         KeyError: a building of the allocation is not in the topology.
     """
-    used = [topology.building(share.building) for share in fill]
+    used = [topology.building(share.building) for share in allocation]
     bandwidth, capacity, uplink = (np.full(NUM_LEVELS, np.inf) for _ in range(3))
     latency, overhead = np.zeros(NUM_LEVELS), np.zeros(NUM_LEVELS)
     inside = (("scale_up", None), ("rack", "scale_up"), ("zone", "rack"), ("building", "zone"))
-    for building, share in zip(used, fill, strict=True):
+    for building, share in zip(used, allocation, strict=True):
         for index, (level, child) in enumerate(inside):
             link = getattr(building.links, level)
             rate = link.technology.bandwidth_bytes_per_s * link.technology.efficiency_fraction
@@ -117,11 +117,13 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], paths: Trunk
     bandwidth[CAMPUS:] = min(building.line_rate_bytes_per_s for building in used)
     paths = paths or TrunkPaths(topology)
     num_links, kept = np.zeros(NUM_LEVELS), np.ones(NUM_LEVELS)
-    for here, there in _neighbours([share.building for share in fill]):
-        far = CAMPUS if topology.region_of(here) == topology.region_of(there) else REGION
-        capacity[far] = min(capacity[far], paths.bytes_per_s(here, there))
-        latency[far] = max(latency[far], paths.latency_s(here, there))
-        kept[far] = min(kept[far], math.prod(1 - trunk.loss_fraction for trunk in paths.between(here, there).trunks))
+    for here, there in _neighbours([share.building for share in allocation]):
+        crossed = CAMPUS if topology.region_of(here) == topology.region_of(there) else REGION
+        capacity[crossed] = min(capacity[crossed], paths.bytes_per_s(here, there))
+        latency[crossed] = max(latency[crossed], paths.latency_s(here, there))
+        kept[crossed] = min(
+            kept[crossed], math.prod(1 - trunk.loss_fraction for trunk in paths.between(here, there).trunks)
+        )
     ports, types = [building.links.building.technology for building in used], accelerator_types(used)
     # as many links as adapters' line rates fit into the slowest inter-building link
     if any("ecmp" in port.load_balancing.lower() for port in ports):
@@ -132,10 +134,10 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], paths: Trunk
         bandwidth,
         capacity,
         latency,
-        cuts=_cuts(topology, fill),
-        num_positions=sum(share.num_accelerators for share in fill),
+        cuts=_cuts(topology, allocation),
+        num_ranks=sum(share.num_accelerators for share in allocation),
         accelerators=types,
-        routes=_routes(topology, fill, paths, capacity),
+        routes=_routes(topology, allocation, paths, capacity),
         curves=slowest([_domain_curves(building) for building in used]),
         in_switch=all(building.links.scale_up.technology.in_switch_reduction for building in used),
         num_links=np.where(np.isfinite(num_links), num_links, 0.0),
@@ -143,16 +145,22 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], paths: Trunk
         packet_bytes=np.full(NUM_LEVELS, float(min(again))),
         uplink=_narrow(uplink, bandwidth),
         message_overhead=overhead,
-        by_type={one.name: build_levels(topology, _of_type(one, used, fill), paths) for one in types if len(types) > 1},
+        by_type={
+            one.name: build_levels(topology, _of_type(one, used, allocation), paths) for one in types if len(types) > 1
+        },
     )
 
 
-def _of_type(accelerator: Accelerator, used: Sequence[Building], fill: Sequence[BuildingShare]) -> list[BuildingShare]:
-    return [share for share, building in zip(fill, used, strict=True) if building.accelerator.name == accelerator.name]
+def _of_type(
+    accelerator: Accelerator, used: Sequence[Building], allocation: Sequence[BuildingShare]
+) -> list[BuildingShare]:
+    return [
+        share for share, building in zip(allocation, used, strict=True) if building.accelerator.name == accelerator.name
+    ]
 
 
-def _routes(topology: Topology, fill: Sequence[BuildingShare], paths: TrunkPaths, capacity: Floats) -> Routes:
-    names = tuple(share.building for share in fill)
+def _routes(topology: Topology, allocation: Sequence[BuildingShare], paths: TrunkPaths, capacity: Floats) -> Routes:
+    names = tuple(share.building for share in allocation)
     regions = [topology.region_of(name) for name in names]
     runs = np.cumsum([0, *(here != there for here, there in pairwise(regions))])
     return Routes(paths, names, tuple(runs.tolist()), capacity[CAMPUS:].copy())
@@ -180,10 +188,10 @@ def _neighbours(names: Sequence[str]) -> list[tuple[str, str]]:
     return [*pairs, (names[-1], names[0])] if len(names) > 2 else pairs
 
 
-def _cuts(topology: Topology, fill: Sequence[BuildingShare]) -> tuple[Ints, ...]:
+def _cuts(topology: Topology, allocation: Sequence[BuildingShare]) -> tuple[Ints, ...]:
     starts: list[list[Ints]] = [[] for _ in range(NUM_LEVELS)]
     base, regions_seen = 0, ""
-    for share in fill:
+    for share in allocation:
         building = topology.building(share.building)
         for level, size in ((RACK, building.accelerators_per("scale_up")), (ZONE, building.accelerators_per("rack"))):
             starts[level].append(base + np.arange(0, share.num_accelerators, size, dtype=np.int64))

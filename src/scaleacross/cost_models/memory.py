@@ -229,9 +229,9 @@ def _held_chunks(job: Job, candidates: Candidates, classes: RankClasses, in_flig
     still held. That is one chunk more (Megatron-Core, schedules.py: one more warm-up chunk).
     """
     held = _most_in_flight(candidates, classes) if in_flight is None else in_flight[:, None]
-    beside = (candidates.expert_ranks > 1) & (job.experts.overlap_fraction > 0)
+    overlaps = (candidates.expert_ranks > 1) & (job.experts.overlap_fraction > 0)
     return np.asarray(
-        np.where(beside, np.minimum(held + 1, candidates.num_micro_batches * candidates.num_chunks), held)
+        np.where(overlaps, np.minimum(held + 1, candidates.num_micro_batches * candidates.num_chunks), held)
     )
 
 

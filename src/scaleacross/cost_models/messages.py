@@ -21,7 +21,7 @@ class Boundary(NamedTuple):
     Attributes:
         *_latency_s: time that does not occupy the link.
         *_occupancy_s: bytes over bandwidth.
-        num_between, num_far: boundaries of these kinds in a pipeline.
+        num_between, num_crossing: boundaries of these kinds in a pipeline.
         tail: ranks after the last far boundary.
         spacing: ranks between two far boundaries.
         back: 1 where pipelines cross at most once for certain, so that messages from the last rank back to the first
@@ -32,10 +32,10 @@ class Boundary(NamedTuple):
     near_occupancy_s: Floats
     between_latency_s: Floats
     between_occupancy_s: Floats
-    far_latency_s: Floats
-    far_occupancy_s: Floats
+    crossing_latency_s: Floats
+    crossing_occupancy_s: Floats
     num_between: Floats
-    num_far: Floats
+    num_crossing: Floats
     tail: Floats
     spacing: Floats
     back: Floats
@@ -44,12 +44,12 @@ class Boundary(NamedTuple):
     def slowest_s(self) -> Floats:
         """Delay of the slowest message."""
         near, between = self.near_latency_s + self.near_occupancy_s, self.between_latency_s + self.between_occupancy_s
-        return np.maximum(np.maximum(near, between), self.far_latency_s + self.far_occupancy_s)
+        return np.maximum(np.maximum(near, between), self.crossing_latency_s + self.crossing_occupancy_s)
 
     @property
     def busiest_s(self) -> Floats:
         """Seconds for which a message occupies the busiest link."""
-        return np.maximum(np.maximum(self.near_occupancy_s, self.between_occupancy_s), self.far_occupancy_s)
+        return np.maximum(np.maximum(self.near_occupancy_s, self.between_occupancy_s), self.crossing_occupancy_s)
 
 
 def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> Boundary:
@@ -71,21 +71,21 @@ def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> B
     occupancy = np.where(used, np.asarray(size_bytes)[..., None] / rate, 0.0)
     latency = np.where(used, links.latency, 0.0)
     near, beyond = slice(None, CAMPUS), shape.pairs[..., REGION] > 0
-    far = {
+    outer = {
         name: np.where(beyond, part[..., REGION], part[..., CAMPUS])
         for name, part in (("latency", latency), ("occupancy", occupancy), ("pairs", shape.pairs))
     }
     between = np.where(beyond, shape.pairs[..., CAMPUS], 0.0)
-    back = links.two_buildings if isinstance(shape, RelaxedShape) else far["pairs"] + between <= 1
+    back = links.two_buildings if isinstance(shape, RelaxedShape) else outer["pairs"] + between <= 1
     return Boundary(
         latency[..., near].max(axis=-1),
         occupancy[..., near].max(axis=-1),
         np.where(beyond, latency[..., CAMPUS], 0.0),
         np.where(beyond, occupancy[..., CAMPUS], 0.0),
-        far["latency"],
-        far["occupancy"],
+        outer["latency"],
+        outer["occupancy"],
         between,
-        far["pairs"],
+        outer["pairs"],
         shape.tail,
         shape.spacing,
         np.broadcast_to(np.where(back, 1.0, 0.0), shape.tail.shape),
@@ -102,16 +102,16 @@ def boundary_times(pp: int, boundary: tuple[float, ...]) -> tuple[Floats, Floats
     A boundary may be far for some pipelines and near for others. It has the longer delay and the longer occupancy of
     both. Boundaries between buildings of a pipeline that also crosses regions are spread over the remaining ones.
     """
-    near, between, far = boundary[:2], boundary[2:4], boundary[4:6]
-    kinds = np.array([near, _slower(near, between), _slower(near, far)])
+    near, between, outer = boundary[:2], boundary[2:4], boundary[4:6]
+    kinds = np.array([near, _slower(near, between), _slower(near, outer)])
     latency, occupancy = kinds[boundary_kinds(pp, boundary)].T
     return latency, occupancy
 
 
 def boundary_kinds(pp: int, boundary: tuple[float, ...]) -> Ints:
     """Kind of each boundary of ``boundary_times``, (pp,): 0 where it is near for all pipelines, 1 between, 2 far."""
-    num_between, num_far, tail, spacing = boundary[6:10]
-    positions = [pp - 1 - int(tail) - int(spacing) * index for index in range(int(num_far))]
+    num_between, num_crossing, tail, spacing = boundary[6:10]
+    positions = [pp - 1 - int(tail) - int(spacing) * index for index in range(int(num_crossing))]
     kind = np.zeros(pp, dtype=np.int64)
     kind[[max(0, position) for position in positions]] = 2
     kind[-1] = 2 * bool(positions)  # the way back from the last rank to the first crosses whatever the pipeline crosses

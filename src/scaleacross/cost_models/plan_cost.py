@@ -143,7 +143,7 @@ def step_seconds(
     levels: Levels | None = None,
     known: KnownReplicas | None = None,
     limit_s: float = np.inf,
-    behind_s: float = 0.0,
+    after_pipeline_s: float = 0.0,
     layout: Layout | None = None,
 ) -> float:
     """The step time of ``plan_cost`` alone, s, for searches and fits, which time many decisions on few placements.
@@ -152,7 +152,7 @@ def step_seconds(
         groups: of every communicator (``groups_of``); they remember what no size changes.
         known: remembers what placements and networks of one decision share.
         limit_s: the result is inf as soon as the step is known to take this long; its exact length is not computed.
-        behind_s: lower bound on the part of the step after the pipelines.
+        after_pipeline_s: lower bound on the part of the step after the pipelines.
         layout: replica classes of the placement; None reads them from the topology.
     """
     placement = _placement(decision)
@@ -160,7 +160,7 @@ def step_seconds(
     if layout is None:
         layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
     given = _given(job, profile, levels, decision, layout)
-    return (known or KnownReplicas()).of(given).placed(placement, groups, levels).step_s(limit_s, behind_s)
+    return (known or KnownReplicas()).of(given).placed(placement, groups, levels).step_s(limit_s, after_pipeline_s)
 
 
 def groups_of(shapes: Mapping[str, GroupShape], levels: Levels, network: Networks) -> dict[str, Group]:

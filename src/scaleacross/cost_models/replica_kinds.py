@@ -18,6 +18,7 @@ from scaleacross.cost_models.chunk_work import stage_work
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.crossing_gradients import CrossingTraffic, Ranks, gradients_cross, near_gradients
 from scaleacross.cost_models.crossing_shapes import slowest_apart
+from scaleacross.cost_models.differing_ranks import GRADIENTS, Rows, Split, own_gradients, rank_rows
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.late_passes import later_s
 from scaleacross.cost_models.layer_overlap import LayerOverlap, overlap_of_layers, pieces_of_stages
@@ -30,9 +31,8 @@ from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.recomputation import on_ranks
-from scaleacross.cost_models.step import StepTimes, behind_ranks_s, played_step_s, played_times
+from scaleacross.cost_models.step import StepTimes, after_ranks_s, placed_step_s, placed_times
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.uneven import GRADIENTS, Rows, Split, own_gradients, rank_rows
 from scaleacross.cost_models.waiting_groups import RankGroups, waiting_groups
 from scaleacross.cost_models.window_traffic import communicators
 from scaleacross.spec.accelerator import Accelerator
@@ -68,12 +68,12 @@ class ReplicaKind(NamedTuple):
     @property
     def times(self) -> StepTimes:
         """The step in which all replicas are of this kind."""
-        return played_times(*self[:4])
+        return placed_times(*self[:4])
 
     @property
     def step_s(self) -> float:
         """Step time of ``times``, s, without its breakdown."""
-        return played_step_s(*self[:4])
+        return placed_step_s(*self[:4])
 
     @property
     def busiest(self) -> Volumes:
@@ -94,7 +94,7 @@ class ReplicaKind(NamedTuple):
 
     @property
     def _least_hiding(self) -> int:
-        return int(behind_ranks_s(self.volumes, self.terms, self.layer_overlap).argmax())
+        return int(after_ranks_s(self.volumes, self.terms, self.layer_overlap).argmax())
 
 
 class OnLayout(NamedTuple):
@@ -121,7 +121,7 @@ class Replicas:
 
     Attributes:
         volumes: of the decision, one row.
-        rows: of every pipeline rank of every replica class (``uneven.rank_rows``).
+        rows: of every pipeline rank of every replica class (``differing_ranks.rank_rows``).
         pipelines: without the time of collectives and messages.
         split: layers of every stage and chunk.
     """
@@ -197,21 +197,21 @@ class PlacedReplicas:
         """Seconds of the longest pipeline, a lower bound on the step time."""
         return max(timed.total_s for timed in self.pipelines)
 
-    def step_s(self, limit_s: float, behind_s: float) -> float:
+    def step_s(self, limit_s: float, after_pipeline_s: float) -> float:
         """Step time, s; inf as soon as it is known to be ``limit_s`` or more.
 
-        That is known where the longest pipeline and ``behind_s`` take so long, a lower bound on what follows every
+        That is known where the longest pipeline and ``after_pipeline_s`` take so long, a lower bound on what follows every
         pipeline. It is also known where gradients that share links with passes and the optimizer take so long.
         """
-        if self.pipeline_s + behind_s >= limit_s:
+        if self.pipeline_s + after_pipeline_s >= limit_s:
             return np.inf
         longest = 0.0
         for timed in self.pipelines:
             own, traffic = self._traffic(timed)
-            far = self._far(timed, own, traffic)
-            if far is not None and far.least_s + own.work.optimizer_s.max() >= limit_s:
+            crossing = self._crossing_traffic(timed, own, traffic)
+            if crossing is not None and crossing.least_s + own.work.optimizer_s.max() >= limit_s:
                 return np.inf
-            longest = max(longest, self._kind(timed, own, traffic, far).step_s)
+            longest = max(longest, self._kind(timed, own, traffic, crossing).step_s)
         return longest
 
     def kinds(self) -> list[ReplicaKind]:
@@ -219,7 +219,7 @@ class PlacedReplicas:
         every = []
         for timed in self.pipelines:
             own, traffic = self._traffic(timed)
-            every.append(self._kind(timed, own, traffic, self._far(timed, own, traffic)))
+            every.append(self._kind(timed, own, traffic, self._crossing_traffic(timed, own, traffic)))
         return every
 
     def _traffic(self, timed: TimedPipeline) -> tuple[Volumes, Traffic]:
@@ -229,7 +229,7 @@ class PlacedReplicas:
         own = replace(self.replicas.volumes, candidates=rows.candidates.take(here), work=rows.work.take(here))
         return own, {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
 
-    def _far(self, timed: TimedPipeline, own: Volumes, traffic: Traffic) -> CrossingTraffic | None:
+    def _crossing_traffic(self, timed: TimedPipeline, own: Volumes, traffic: Traffic) -> CrossingTraffic | None:
         """Traffic of gradients that cross buildings; None where none do."""
         return (
             CrossingTraffic.on(self._ranks(own, timed.passes), traffic) if gradients_cross(own, self.groups) else None
@@ -240,21 +240,21 @@ class PlacedReplicas:
     ) -> ReplicaKind:
         decision, split, groups = self.replicas.decision, self.replicas.split, self.groups
         exchanges = self.replicas.pipelines.exchanges(groups, timed, self.waits)
-        far = None if crossing is None else crossing.exposed(timed.total_s)
-        terms = _terms(own, traffic if far is None else far.traffic)
+        exposed = None if crossing is None else crossing.exposed(timed.total_s)
+        terms = _terms(own, traffic if exposed is None else exposed.traffic)
         layer_overlap = overlap_of_layers(own, groups, exchanges, decision.pipeline)
         # ``later_s`` holds for whole backward passes only
         if timed.actions and not timed.actions.splits:
             over = layer_overlap.on(windows(own.candidates, own.work, placed=True))
             parts, ranks = [part for term in terms for part in term.traffic_s], self._ranks(own, timed.actions)
             layer_overlap = layer_overlap.later(later_s(ranks, over, parts, crossing is not None and crossing.gathers))
-        if far is not None:
-            layer_overlap = layer_overlap.behind_trunks(far)
+        if exposed is not None:
+            layer_overlap = layer_overlap.over_links(exposed)
         elif timed.replicated_s is not None:
             near = near_gradients(self._ranks(own, timed.actions)) if timed.actions else None
-            layer_overlap = layer_overlap.behind_passes(near or _outlasting(terms, timed.replicated_s, own))
+            layer_overlap = layer_overlap.in_passes(near or _outlasting(terms, timed.replicated_s, own))
         elif timed.actions and timed.actions.splits:
-            layer_overlap = layer_overlap.behind_chunks(near_gradients(self._ranks(own, timed.actions)))
+            layer_overlap = layer_overlap.in_chunks(near_gradients(self._ranks(own, timed.actions)))
         shapes = {name: group.shape.take(0) for name, group in self.own.items()}
         return ReplicaKind(own, timed, terms, layer_overlap, _stated_gradients(own, groups, split), shapes)
 

@@ -117,12 +117,16 @@ class Spending:
     pays_egress: bool
     sites: SitePrices | None = None
 
-    def parts(self, fill: Sequence[BuildingShare], step_s: float, compute_s: float, egress: float) -> dict[str, float]:
+    def parts(
+        self, allocation: Sequence[BuildingShare], step_s: float, compute_s: float, egress: float
+    ) -> dict[str, float]:
         """Parts of what a step spends, in ``unit``; ``egress`` counts only for objectives that pay for it."""
-        waiting = sum(share.num_accelerators * self.rates[share.building].step_per_s for share in fill) * step_s
-        computing = sum(share.num_accelerators * self.rates[share.building].compute_per_s for share in fill) * compute_s
+        waiting = sum(share.num_accelerators * self.rates[share.building].step_per_s for share in allocation) * step_s
+        computing = (
+            sum(share.num_accelerators * self.rates[share.building].compute_per_s for share in allocation) * compute_s
+        )
         if self.pays_egress:
-            sites = self.sites.per_s(tuple(share.building for share in fill)) * step_s if self.sites else 0.0
+            sites = self.sites.per_s(tuple(share.building for share in allocation)) * step_s if self.sites else 0.0
             return {"accelerators": waiting, **({"buildings and links": sites} if sites else {}), "egress": egress}
         return {"idle power": waiting, "computation": computing}
 
@@ -145,13 +149,13 @@ def spent_parts(
         patterns: of every axis, ``ep`` and ``expert``.
         wall_s: wall time per step of useful tokens, s, where failures count.
     """
-    fill = cost.placement.fill
+    allocation = cost.placement.fill
     egress = 0.0
     if spending.pays_egress:
-        egress = egress_price(cost.sent, patterns, hop_prices(topology, fill), decision.pipeline.num_chunks)
-    parts = spending.parts(fill, cost.cost.step_s, cost.cost.compute_s, egress)
+        egress = egress_price(cost.sent, patterns, hop_prices(topology, allocation), decision.pipeline.num_chunks)
+    parts = spending.parts(allocation, cost.cost.step_s, cost.cost.compute_s, egress)
     if wall_s is not None:
-        more = spending.parts(fill, wall_s, cost.cost.compute_s, egress)
+        more = spending.parts(allocation, wall_s, cost.cost.compute_s, egress)
         parts["failures"] = sum(more.values()) - sum(parts.values())
     return parts
 

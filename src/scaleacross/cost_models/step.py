@@ -10,7 +10,7 @@
 
 For arrays of candidates (``step_times``) this is a bound: one rank, with the computation of the ranks before it.
 Exposed collectives of its layers occur ``overlap.rounds`` times; m of these are shown as their axis, the rest as
-bubble. A placed decision is timed action by action (``pipeline.placed``, ``played_times``); its schedule determines
+bubble. A placed decision is timed action by action (``pipeline.placed``, ``placed_times``); its schedule determines
 warm-up, cool-down, waits and delays.
 """
 
@@ -51,7 +51,7 @@ class StepTimes:
 
     Attributes:
         exposed_s: by tp, cp, ep, pp, dp.
-        behind_s: lower bound on the part that follows the pipeline, however long the pipeline is.
+        after_pipeline_s: lower bound on the part that follows the pipeline, however long the pipeline is.
     """
 
     step_s: Floats
@@ -59,7 +59,7 @@ class StepTimes:
     bubble_s: Floats
     exposed_s: dict[str, Floats]
     optimizer_s: Floats
-    behind_s: Floats
+    after_pipeline_s: Floats
 
 
 def placement_free_s(volumes: Volumes) -> Floats:
@@ -73,7 +73,7 @@ def hbm_lost_s(volumes: Volumes) -> Floats:
 
     It counts even where that traffic outlasts its window and the step waits for it: too high there by at most this.
     """
-    return volumes.work.hbm_s_per_byte * volumes.received_beside_bytes
+    return volumes.work.hbm_s_per_byte * volumes.received_concurrently_bytes
 
 
 def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
@@ -97,31 +97,32 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
         # ``whole`` bounds the pipeline with all its parts, so only its excess over these counts
         of_shards = np.maximum(beyond, whole - (compute + work.fill_s + waited))
         waited = waited + of_shards
-        over = shards.behind(over, waited)
-    early = early_gradients(volumes) if any(term.far is not None and term.far.any() for term in terms) else None
+        over = shards.overlapping(over, waited)
+    early = early_gradients(volumes) if any(term.crosses is not None and term.crosses.any() for term in terms) else None
     if early is not None:
         before = sum(term.early_s for term in terms)
-        early = early.where(np.any([term.far for term in terms if term.far is not None], axis=0))
-        over, traffic = early.behind(over, waited, before), [part for term in terms for part in _apart(term, early)]
+        early = early.where(np.any([term.crosses for term in terms if term.crosses is not None], axis=0))
+        over = early.overlapping(over, waited, before)
+        traffic = [part for term in terms for part in _unshared(term, early)]
     exposed["dp"] = exposed["dp"] + beyond_windows_s(traffic, work.buckets, over) + hbm_lost_s(volumes)
     # windows of these candidates grow with the waits of passes: what exceeds them is no certain tail after the pipeline
     open_ended = np.zeros(len(candidates), dtype=bool) if early is None else early.gradients_cross
     open_ended = open_ended if shards is None else open_ended | shards.every_pass
-    behind = work.optimizer_s + np.where(open_ended, 0.0, exposed["dp"])
+    after_pipeline = work.optimizer_s + np.where(open_ended, 0.0, exposed["dp"])
     exposed["dp"] = exposed["dp"] + of_shards
     total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(candidates)))
-    return StepTimes(total, compute, bubble, exposed, work.optimizer_s, behind)
+    return StepTimes(total, compute, bubble, exposed, work.optimizer_s, after_pipeline)
 
 
-def _apart(term: Terms, early: Early) -> Iterator[Floats]:
+def _unshared(term: Terms, early: Early) -> Iterator[Floats]:
     """Traffic of an axis, with gradients timed as if alone on inter-building links."""
-    if not term.apart_s:
+    if not term.unshared_s:
         yield from term.traffic_s
-    for shared, apart in zip(term.traffic_s, term.apart_s, strict=bool(term.apart_s)):
-        yield early.alone(shared, apart)
+    for shared, unshared in zip(term.traffic_s, term.unshared_s, strict=bool(term.unshared_s)):
+        yield early.alone(shared, unshared)
 
 
-def played_times(
+def placed_times(
     volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], layer_overlap: LayerOverlap
 ) -> StepTimes:
     """Step times of one candidate whose pipeline was timed.
@@ -133,27 +134,27 @@ def played_times(
     """
     exposed = {name: np.full(1, seconds) for name, seconds in pipeline.waited_s.items()}
     exposed["pp"] = np.full(1, pipeline.total_s - pipeline.alone_s)
-    behind, optimizer = _behind_pipeline_s(volumes, terms, layer_overlap)
-    exposed["dp"] = exposed.get("dp", 0.0) + behind
+    after_pipeline, optimizer = _after_pipeline_s(volumes, terms, layer_overlap)
+    exposed["dp"] = exposed.get("dp", 0.0) + after_pipeline
     compute, bubble = np.full(1, pipeline.compute_s), np.full(1, pipeline.bubble_s)
     total = compute + bubble + optimizer + sum(exposed.values(), start=np.zeros(1))
-    return StepTimes(total, compute, bubble, exposed, optimizer, behind + optimizer)
+    return StepTimes(total, compute, bubble, exposed, optimizer, after_pipeline + optimizer)
 
 
-def played_step_s(
+def placed_step_s(
     volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], layer_overlap: LayerOverlap
 ) -> float:
-    """``played_times(...).step_s`` without its parts; these need the pipeline timed once more."""
-    return pipeline.total_s + sum(float(part[0]) for part in _behind_pipeline_s(volumes, terms, layer_overlap))
+    """``placed_times(...).step_s`` without its parts; these need the pipeline timed once more."""
+    return pipeline.total_s + sum(float(part[0]) for part in _after_pipeline_s(volumes, terms, layer_overlap))
 
 
-def _behind_pipeline_s(volumes: Volumes, terms: Sequence[Terms], layer_overlap: LayerOverlap) -> tuple[Floats, Floats]:
+def _after_pipeline_s(volumes: Volumes, terms: Sequence[Terms], layer_overlap: LayerOverlap) -> tuple[Floats, Floats]:
     """Exposed data-parallel seconds of the rank with most of them, and seconds of the optimizer, each (1,)."""
-    exposed = behind_ranks_s(volumes, terms, layer_overlap)
+    exposed = after_ranks_s(volumes, terms, layer_overlap)
     return exposed.max(keepdims=True), volumes.work.optimizer_s.max(keepdims=True)
 
 
-def behind_ranks_s(volumes: Volumes, terms: Sequence[Terms], layer_overlap: LayerOverlap) -> Floats:
+def after_ranks_s(volumes: Volumes, terms: Sequence[Terms], layer_overlap: LayerOverlap) -> Floats:
     """Exposed data-parallel seconds of every pipeline rank, (ranks,)."""
     waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.candidates)))
     over = layer_overlap.on(windows(volumes.candidates, volumes.work, placed=True))

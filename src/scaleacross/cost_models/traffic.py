@@ -113,7 +113,7 @@ class Volumes:
         return regathers(self.candidates, self.job.kept.by)
 
     @property
-    def beside_attention(self) -> Floats:
+    def overlaps_attention(self) -> Floats:
         """1 where keys and values travel concurrently with their layer's attention (a ring), 0 where it waits, (n,)."""
         context, ring_allowed = self.candidates.context, "ring" in self.job.context_exchange
         return ((context == RING) | (context == ALL_TO_ALL_RING) | ((context == ANY_EXCHANGE) & ring_allowed)).astype(
@@ -167,14 +167,14 @@ class Volumes:
         return reduced
 
     @property
-    def received_beside_bytes(self) -> Floats:
+    def received_concurrently_bytes(self) -> Floats:
         """Bytes of gradients and parameters that one rank receives in a step concurrently with computation, (n,)."""
         gradients, parameters, each = self.received_by_kind
         return gradients + parameters + each
 
     @property
     def received_by_kind(self) -> tuple[Floats, Floats, Floats]:
-        """``received_beside_bytes`` by kind, (n,) each: gradients per step, parameters per step, traffic of every pass.
+        """``received_concurrently_bytes`` by kind, (n,) each: gradients per step, parameters per step, traffic of every pass.
 
         A gather or reduction over d ranks receives (d−1)/d of the tensor, an all-reduce twice that; ``sharding`` says
         how often. Traffic that ``job.overlap`` does not overlap with computation is left out.
@@ -185,11 +185,11 @@ class Volumes:
         states = (1 - 1 / group) * work.dense_parameters
         states = states + (1 - 1 / np.maximum(1.0, group / candidates.experts_over)) * work.expert_parameters
         reduced, gathered = optimizer.reduce_bytes * states, self.job.gathered_bytes * states
-        beside = hidden_reductions(overlap, candidates)
-        once = beside * (1.0 + whole) * ~sharded * reduced
+        overlapped = hidden_reductions(overlap, candidates)
+        once = overlapped * (1.0 + whole) * ~sharded * reduced
         parameters = overlap.parameter_gather * gathered_once(candidates) * gathered
         each = overlap.shard_prefetch * (pass_gathers(candidates) * gathered + sharded * reduced)
-        replicas = beside * 2.0 * (1 - 1 / candidates.dp_replicate) * self.replica_gradient_bytes
+        replicas = overlapped * 2.0 * (1 - 1 / candidates.dp_replicate) * self.replica_gradient_bytes
         return once + replicas, parameters, candidates.num_micro_batches * each
 
 

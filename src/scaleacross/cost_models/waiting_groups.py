@@ -30,7 +30,7 @@ EXTENTS: Final = 4
 """Extents of an axis that a building must have room for, so that its ranks are distinguished."""
 WAITED_GROUPS: Final = ("tp", "cp", "cp_inner", "cp_outer", "ep")
 """Communicators for which a stage waits for its own group only."""
-FAR_LOADS: Final = ("crossing", "leaving", "exchanged", "entering")
+CROSSING_LOADS: Final = ("crossing", "leaving", "exchanged", "entering")
 """Shape figures of inter-building links that count all groups there; of a rank alone on these links, its own groups."""
 
 
@@ -99,11 +99,11 @@ def alone_shape(shape: GroupShape, where: Bools, ranks: Ints | int) -> GroupShap
     and their gathers enter a building; some rank has 1/``ranks`` of that load or more. Relaxed shapes may cross these
     links in place of any other.
     """
-    relaxed, far = isinstance(shape, RelaxedShape), np.arange(NUM_LEVELS) >= CAMPUS
+    relaxed, crossing = isinstance(shape, RelaxedShape), np.arange(NUM_LEVELS) >= CAMPUS
     where = np.asarray(where & (relaxed | (shape.span >= CAMPUS)))
     if not where.any():
         return shape
-    own = where[..., None] & (far | relaxed)
+    own = where[..., None] & (crossing | relaxed)
     parts = {name: np.where(own, 1.0, getattr(shape, name)) for name in ("crossing", "leaving")}
     parts["exchanged"] = np.where(own, shape.exchanged / np.asarray(ranks)[..., None], shape.exchanged)
     parts["entering"] = np.where(where, shape.entering / np.asarray(ranks), shape.entering)
@@ -133,8 +133,8 @@ def waiting_groups(
     largest = int(largest_children(levels)[CAMPUS])
     for name in names:
         group, (degree, stride) = groups[name], axes[name]
-        far = int(group.shape.span[0]) >= CAMPUS and int(group.shape.degree[0]) == degree
-        if far and told_apart(degree * stride, largest, ranks):
+        crossing = int(group.shape.span[0]) >= CAMPUS and int(group.shape.degree[0]) == degree
+        if crossing and told_apart(degree * stride, largest, ranks):
             lie = partial(_of_ranks, group, axes[name], axes["pp"], levels)
             out[name] = group.kept(("waiting", axes[name], axes["pp"]), lie)
     return out
@@ -148,7 +148,7 @@ def _of_ranks(group: Group, axis: Axis, pipeline: Axis, levels: Levels) -> RankG
     kinds = [near_shape(group.shape, np.ones(1, dtype=bool))]
     for number, one in enumerate(fanout):
         alike = own.take(np.flatnonzero(of.reshape(-1) == number))
-        alone = {name: getattr(alike, name).max(axis=0, keepdims=True) for name in FAR_LOADS}
+        alone = {name: getattr(alike, name).max(axis=0, keepdims=True) for name in CROSSING_LOADS}
         kinds.append(_crossing_only(replace(group.shape, **alone), one[None]))
     return RankGroups(tuple(_lying(group, shape, levels) for shape in kinds), 1 + of.reshape(-1))
 
@@ -183,6 +183,9 @@ def _crossing_only(shape: GroupShape, fanout: Floats) -> GroupShape:
             ("exchanged", 0.0),
         ):
             parts[name][..., level] = np.where(stays, value, parts[name][..., level])
-    far = (fanout[..., CAMPUS:] > 1).any(axis=-1)
-    parts |= {"tail": np.where(far, parts["tail"], parts["degree"]), "entering": np.where(far, parts["entering"], 0.0)}
+    crossing = (fanout[..., CAMPUS:] > 1).any(axis=-1)
+    parts |= {
+        "tail": np.where(crossing, parts["tail"], parts["degree"]),
+        "entering": np.where(crossing, parts["entering"], 0.0),
+    }
     return GroupShape(**parts)

@@ -74,8 +74,8 @@ def least_communicators(
         if relaxed:
             one[BUSY][EVERY_PASS] = across[BUSY][EVERY_PASS]
         else:
-            far = crosses_buildings(of.shape)
-            one[BUSY][EVERY_PASS] *= far if of.rows is None else far[of.rows]
+            crosses = crosses_buildings(of.shape)
+            one[BUSY][EVERY_PASS] *= crosses if of.rows is None else crosses[of.rows]
     return every
 
 
@@ -99,7 +99,7 @@ def on_trunks(group: Group) -> Group:
     return group.kept(("on trunks",), lambda: replace(group, links=group.links.only_trunks()))
 
 
-def trunks_apart_s(
+def unshared_links_s(
     axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
 ) -> tuple[Floats, ...]:
     """Lower bound on gradients that are reduced once in a step, for a group that is alone on inter-building links.

@@ -51,7 +51,7 @@ class Work:
         fill_rounds: warm-up and cool-down of a pipeline of equal ranks, in passes of a micro-batch
             (``overlap.rounds``).
         ahead_*: the columns of these names for the first chunks that ``fill_s`` counts (``least_waits``).
-        ranks_behind: lower bound on the number of pipeline ranks after this one.
+        ranks_after: lower bound on the number of pipeline ranks after this one.
         attention_s: fused attention forward, part of ``forward_s``; exchanges over cp can overlap with it.
         tp_gathers: gathers plus scatters over tp, forward and backward.
         tp_forward: gathers of the forward pass, which has as many scatters; part of ``tp_gathers``.
@@ -86,7 +86,7 @@ class Work:
     ahead_layers: Floats
     ahead_moe_layers: Floats
     ahead_attention_s: Floats
-    ranks_behind: Floats
+    ranks_after: Floats
     attention_s: Floats
     shared_s: Floats
     shared_backward_s: Floats
@@ -342,14 +342,14 @@ def _ahead(
     classes: RankClasses,
     at: NDArray[np.intp],
 ) -> dict[str, Floats]:
-    """Columns ``ahead_*`` and ``ranks_behind`` for rank class ``at`` of every candidate."""
+    """Columns ``ahead_*`` and ``ranks_after`` for rank class ``at`` of every candidate."""
     before = classes.before
     counts = layer_counts(profile, gathers, before, at)
     counts["attention_s"] = np.max(
         [attention_times(each, before)[at, np.arange(len(candidates))] for each in times], axis=0
     )
     columns = {f"ahead_{name}": values for name, values in counts.items()}
-    return columns | {"ranks_behind": candidates.pp - 1.0 - np.asarray(classes.last_rank)[at]}
+    return columns | {"ranks_after": candidates.pp - 1.0 - np.asarray(classes.last_rank)[at]}
 
 
 def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], candidates: Candidates) -> dict[str, Floats]:

@@ -14,10 +14,10 @@ from scaleacross.diagnosis.align import Alignment, Instance
 from scaleacross.spec.diagnosis import Fault, Verdict
 from scaleacross.spec.trace import Operation
 
-UNEVEN_INPUTS: Final = frozenset(
+UNEQUAL_INPUTS: Final = frozenset(
     ("all_to_all", "all_to_allv", "all_to_all_v_single", "scatter", "all_gather_v", "_reduce_oop", "_broadcast_oop")
 )
-UNEVEN_OUTPUTS: Final = frozenset(
+UNEQUAL_OUTPUTS: Final = frozenset(
     ("all_to_all", "all_to_allv", "all_to_all_v_single", "gather", "reduce_scatter_v", "_reduce_oop", "_broadcast_oop")
 )
 Signature = tuple[object, ...]
@@ -40,8 +40,8 @@ def _kind(one: Operation) -> Signature:
 
 
 def _sizes(one: Operation) -> Signature:
-    inputs = None if one.op in UNEVEN_INPUTS else one.input_sizes
-    outputs = None if one.op in UNEVEN_OUTPUTS else one.output_sizes
+    inputs = None if one.op in UNEQUAL_INPUTS else one.input_sizes
+    outputs = None if one.op in UNEQUAL_OUTPUTS else one.output_sizes
     return (inputs, outputs)
 
 
@@ -100,7 +100,7 @@ def _total_mismatch(instance: Instance) -> Fault | None:
     operations = instance.operations
     if (
         len(operations) < len(instance.members)
-        or next(iter(operations.values())).op not in UNEVEN_INPUTS & UNEVEN_OUTPUTS
+        or next(iter(operations.values())).op not in UNEQUAL_INPUTS & UNEQUAL_OUTPUTS
     ):
         return None
     given = sum(_elements(one.input_sizes) for one in operations.values())

@@ -30,11 +30,11 @@ class AstraNetwork(NamedTuple):
 
 def astra_network(plan: Plan) -> AstraNetwork:
     """Return the network that joins the accelerators of a plan."""
-    topology, fill = plan_topology(plan), plan.placement.fill
-    if len({share.num_accelerators for share in fill}) > 1:
-        uneven = ", ".join(f"{share.building} {share.num_accelerators:,}" for share in fill)
-        return _refused(f"it has equal parts only; the plan uses {uneven} accelerators")
-    buildings, size = [topology.building(share.building) for share in fill], fill[0].num_accelerators
+    topology, allocation = plan_topology(plan), plan.placement.fill
+    if len({share.num_accelerators for share in allocation}) > 1:
+        unequal = ", ".join(f"{share.building} {share.num_accelerators:,}" for share in allocation)
+        return _refused(f"it has equal parts only; the plan uses {unequal} accelerators")
+    buildings, size = [topology.building(share.building) for share in allocation], allocation[0].num_accelerators
     rows: list[tuple[int, float, float]] = []
     inner, outside = 1, math.inf
     for level in INSIDE:
@@ -49,11 +49,11 @@ def astra_network(plan: Plan) -> AstraNetwork:
         outside = outside if level == "scale_up" else rate
         rows += [(unit // inner, rate, max(latencies))] if unit > inner else []
         inner = unit
-    if len(fill) > 1:
-        found = _between(topology, [share.building for share in fill], size)
+    if len(allocation) > 1:
+        found = _between(topology, [share.building for share in allocation], size)
         if found is None:
             return _refused("a dimension joins all its members; some buildings have no link between them")
-        rows.append((len(fill), min(outside, found[0]), found[1]))
+        rows.append((len(allocation), min(outside, found[0]), found[1]))
     return AstraNetwork(_text(rows), len(rows)) if rows else _refused("one accelerator is no network")
 
 

@@ -121,11 +121,11 @@ def order_of(
     host_of = np.repeat(np.arange(len(hosts)), [used for _, used in hosts])
     own = strides(degrees, placement.axis_order)
     theirs = strides(degrees, framework_order or placement.axis_order)
-    positions = np.arange(size)
-    at = {axis: positions // own[axis] % degrees.of(axis) for axis in GRID_AXES}
+    global_ranks = np.arange(size)
+    at = {axis: global_ranks // own[axis] % degrees.of(axis) for axis in GRID_AXES}
     position_of = np.empty(size, dtype=np.int64)
     # same coordinates, the framework's strides: its rank on the left, the plan's global rank on the right
-    position_of[sum(at[axis] * theirs[axis] for axis in GRID_AXES)] = positions
+    position_of[sum(at[axis] * theirs[axis] for axis in GRID_AXES)] = global_ranks
     by_rank = host_of[position_of]
     # renumber hosts by their first rank, because node rank k must start after nodes 0..k-1
     _, first, host = np.unique(by_rank, return_index=True, return_inverse=True)

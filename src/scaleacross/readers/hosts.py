@@ -81,6 +81,6 @@ def _candidates(shares: dict[str, int], degrees: Degrees) -> Iterator[Placement]
     idle = tuple(axis for axis in GRID_AXES if degrees.of(axis) == 1)
     active = [axis for axis in GRID_AXES if degrees.of(axis) > 1]
     for names in permutations(shares):
-        fill = tuple(BuildingShare(building=name, num_accelerators=shares[name]) for name in names)
+        allocation = tuple(BuildingShare(building=name, num_accelerators=shares[name]) for name in names)
         for order in permutations(active):
-            yield Placement(axis_order=(*idle, *order), fill=fill)
+            yield Placement(axis_order=(*idle, *order), fill=allocation)

@@ -217,21 +217,21 @@ def _in_order(one: Finalist, found: Sequence[Finalist]) -> str:
 def refereed(report: SolveReport) -> str:
     """Describe the choice among the finalists of a report in a sentence; its bound on estimates gives their gap."""
     found, bound_s = report.finalists, report.bound_s
-    num_played = sum(one.replayed_s is not None for one in found)
-    played = f"{num_played} of {plural(len(found), 'finalist')} simulated"
+    num_simulated = sum(one.replayed_s is not None for one in found)
+    simulated = f"{num_simulated} of {plural(len(found), 'finalist')} simulated"
     few = (note.removeprefix(OF_FINALISTS) for note in report.notes if note.startswith(OF_FINALISTS))
-    played += "".join(f" ({note})" for note in few)
+    simulated += "".join(f" ({note})" for note in few)
     best = min(found, key=lambda one: one.price_s)
     ends = "bound and gap are of estimates"
-    if num_played == 0:
-        return f"{played}: the simulation refused all, so the estimate chose; {ends}"
+    if num_simulated == 0:
+        return f"{simulated}: the simulation refused all, so the estimate chose; {ends}"
     if best.price_s == found[0].price_s:
-        return f"{played}: the best estimate is the fastest there too; {ends}"
+        return f"{simulated}: the best estimate is the fastest there too; {ends}"
     lost = "is refused" if best.replayed_s is None else f"takes {human_seconds(best.replayed_s)} there"
     ours, least = human_seconds(found[0].price_s), human_seconds(best.price_s)
     gap = percent(max(0.0, 1 - bound_s / best.price_s))
     costs = f"the plan is estimated at {ours}; the best estimate, {least} (gap {gap}), {lost}"
-    return f"{played}: {costs}; {ends}"
+    return f"{simulated}: {costs}; {ends}"
 
 
 def notes(plan: Plan) -> RenderableType:

@@ -130,7 +130,7 @@ def single_gains(found: Reproduction, row: Row, clock: str = PRICE) -> dict[str,
     return {"joint" if name == OURS else name: start / seconds for name, seconds in times.items() if seconds}
 
 
-def contender_cells(found: Reproduction) -> Iterator[tuple[str, str, str, str, str, str]]:
+def speed_up_cells(found: Reproduction) -> Iterator[tuple[str, str, str, str, str, str]]:
     """Yield name, points, median, maximum, ties, points without a plan: the best baseline, baselines, then ablations."""
     total = len(planned(found))
     for name in (BEST, *found.rivals, *found.ablations):
@@ -163,7 +163,7 @@ def design_report(found: Reproduction) -> RenderableType:
     )
     heads = ("ours over", "points", "median", "maximum", "ties", "no plan")
     table = columns(heads, right=heads[1:])
-    for cells in contender_cells(found):
+    for cells in speed_up_cells(found):
         add(table, *cells, style="bold" if cells[0] == BEST else "")
     return Group(facts, section("Speed-up of our plan", table), *(Text(f"slower: {line}") for line in lost(found)[:5]))
 
@@ -176,10 +176,10 @@ def _agreement(off: Sequence[Off]) -> str:
 
 def design_json(found: Reproduction, files: Sequence[object]) -> str:
     """The summary for programs."""
-    contenders = {}
+    speed_up_over = {}
     for name in (BEST, *found.rivals, *found.ablations):
         values = speed_ups(found, name)
-        contenders["best_rival" if name == BEST else name] = {
+        speed_up_over["best_rival" if name == BEST else name] = {
             "points": len(values),
             "median": median(values) if values else None,
             "maximum": max(values, default=None),
@@ -192,7 +192,7 @@ def design_json(found: Reproduction, files: Sequence[object]) -> str:
         "done": len(found.rows),
         "run": found.num_run,
         "status": dict(found.statuses),
-        "speed_up_over": contenders,
+        "speed_up_over": speed_up_over,
         "slower": lost(found),
         "replayed": {"plans": len(off := distinct(replayed_off(found))), "agreeing": num_agreeing(off)},
         "files": [str(path) for path in files],

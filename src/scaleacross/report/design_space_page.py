@@ -14,7 +14,6 @@ from scaleacross.report.design_space import (
     REPLAY,
     SHOWN_AXES,
     Row,
-    contender_cells,
     lost,
     middle_and_most,
     num_ties,
@@ -22,6 +21,7 @@ from scaleacross.report.design_space import (
     planned,
     shown_name,
     single_gains,
+    speed_up_cells,
     speed_ups,
     uncut,
 )
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 NUM_LARGEST: Final = 10
 Gains = Sequence[tuple[Row, dict[str, float]]]
-CONTENDERS: Final = """\
+PLANS_COMPARED: Final = """\
 All plans of a point are timed by the same exact cost model. Baselines are the programs that `scaleacross compare` runs; what
 their rules leave open is tuned with that model too (but for Sailor and Atlas, which have time models of their own), so they are
 strong; their networks run on the communication library's defaults. *Placement only*, *schedule only* and *network only* keep
@@ -46,7 +46,7 @@ the fastest simulation, and that plan may have a longer estimate than the best o
 
 def design_page(found: Reproduction, command: str, today: date) -> str:
     """Return the page as Markdown; ``NAME.svg`` and ``NAME.csv`` are in the same folder."""
-    parts = (verdict, _contenders, _dimensions, referee, _ends)
+    parts = (verdict, _speed_ups, _dimensions, referee, _ends)
     return "\n".join([*_head(found, command, today), *(line for part in parts for line in part(found)), ""])
 
 
@@ -57,7 +57,7 @@ def _head(found: Reproduction, command: str, today: date) -> Iterator[str]:
     yield f"Written on {today.isoformat()} by the command below ({versions}); do not edit."
     yield f"{space.description[:1].upper()}{space.description[1:]}.\n"
     yield f"```bash\n{command}\n```\n"
-    yield f"{CONTENDERS}\n"
+    yield f"{PLANS_COMPARED}\n"
     yield f"- Points drawn: {found.num_drawn:,}; done: {len(found.rows):,} (the same command goes on with the others)"
     without = [row for row in found.rows if row not in rows]
     yield f"- Points without any plan: {len(without)}" + "".join(
@@ -85,10 +85,10 @@ def _limit(found: Reproduction, seconds: float) -> str:
     return f"{seconds:g} processor seconds" if work is None else f"{work:,} step times"
 
 
-def _contenders(found: Reproduction) -> Iterator[str]:
+def _speed_ups(found: Reproduction) -> Iterator[str]:
     yield "## Speed-up of our plan\n"
     yield "| over | points | median | maximum | ties | no plan |\n|---|---|---|---|---|---|"
-    for cells in contender_cells(found):
+    for cells in speed_up_cells(found):
         yield "| " + " | ".join(cells) + " |"
     yield from _cut_or_not(found)
     yield f"\n![Speed-ups, sorted]({found.space.name}.svg)\n"

@@ -28,13 +28,13 @@ def pareto_report(front: Pareto) -> RenderableType:
     table = columns((*numbers, "status", "buildings and degrees"), right=numbers, flexible=("buildings and degrees",))
     for index, point in enumerate(front.points):
         plan, report = point.plan, point.plan.report
-        fill = ", ".join(f"{share.building} {share.num_accelerators:,}" for share in plan.placement.fill)
+        allocation = ", ".join(f"{share.building} {share.num_accelerators:,}" for share in plan.placement.fill)
         degrees = " ".join(f"{axis} {plan.degrees.of(axis)}" for axis in AXES if plan.degrees.of(axis) > 1)
         values = (_shown(name, value) for name, value in zip(front.objectives, point.values, strict=True))
         size = f"{plan.degrees.world_size:,}"
         cost = point.costs[0]
         spent = (f"{cost.used:,.4g}", f"{cost.owned:,.4g}") if cost and cost.owned is not None else ()
-        add(table, str(index), *values, *spent, size, percent(report.gap), report.status, f"{fill}: {degrees}")
+        add(table, str(index), *values, *spent, size, percent(report.gap), report.status, f"{allocation}: {degrees}")
     return Group(table, *(Text(f"• {note}") for note in front.notes))
 
 

@@ -45,9 +45,9 @@ def published_goodput_report(rows: Sequence[PublishedRow]) -> RenderableType:
     table = columns(("setting", *figures), right=figures, flexible=("setting",))
     notes = []
     for row in rows:
-        played = "–" if row.simulated is None else percent(row.simulated)
+        simulated = "–" if row.simulated is None else percent(row.simulated)
         off = f"{row.difference * 100:+.1f}"
-        add(table, row.setting, percent(row.published), percent(row.closed_form), played, off)
+        add(table, row.setting, percent(row.published), percent(row.closed_form), simulated, off)
         notes += [Text(f"• {row.setting}: {row.note}")] if row.note else []
     sources = dict.fromkeys(row.source for row in rows)
     return Group(table, *notes, *(Text(f"source: {source}") for source in sources))

@@ -65,9 +65,9 @@ def step_draws_report(found: StepDraws) -> RenderableType:
 
 def _facts(step: SimulatedStep) -> RenderableType:
     classes = "1 class" if step.num_classes == 1 else f"{count(step.num_classes)} classes"
-    played = f"{count(step.num_ranks)} ranks in {classes}"
+    simulated = f"{count(step.num_ranks)} ranks in {classes}"
     rows = [
-        ("simulated", f"{step.plan_name}: {played}, {plural(step.num_tasks, 'task')}; {FOLDING[step.folding]}"),
+        ("simulated", f"{step.plan_name}: {simulated}, {plural(step.num_tasks, 'task')}; {FOLDING[step.folding]}"),
         (
             "step",
             f"{human_seconds(step.step_s)}; its estimate is {human_seconds(step.predicted_step_s)} ({_signed(step.difference)})",

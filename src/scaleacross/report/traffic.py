@@ -40,9 +40,9 @@ def network(plan: Plan) -> RenderableType:
         if not choice.connections:
             continue
         term = terms.get((choice.communicator, choice.op, choice.payload))
-        far = choice.connections[-1]
+        outermost = choice.connections[-1]
         cut = human_bytes(choice.chunk_bytes) if choice.num_chunks > 1 else "whole"
-        window = f"{human_bytes(far.window_bytes)}, {far.queue_pairs} QP"
+        window = f"{human_bytes(outermost.window_bytes)}, {outermost.queue_pairs} QP"
         times = ("–", "–", "–")
         if term is not None:
             times = (human_seconds(term.time_s), human_seconds(term.library_s), term.decided_by)

@@ -115,8 +115,8 @@ class Calls:
             levels = list(self._levels(shape, group, op, way, size))
             phases = [*levels, *self._codec(shape, group, op, way, size)]
             if (pieces := num_pieces(size, way.num_chunks, way.chunk_bytes)) > 1:
-                far = self._far(shape, group, way, levels) if op == "all_reduce" else ALONE
-                phases = [piped(phases, pieces, far, self._messages_s(shape, group, op, way))]
+                crossing = self._crossing_messages(shape, group, way, levels) if op == "all_reduce" else ALONE
+                phases = [piped(phases, pieces, crossing, self._messages_s(shape, group, op, way))]
             # seconds missing up to the least time of the library's protocols are added to the first phase
             least_s = self._over_nodes_alone_s(shape, group, op, way, size, levels[0].cap_bytes_per_s)
             early_s = max(0.0, least_s - sum(phase.fixed_s + phase.moving_s for phase in phases))
@@ -256,7 +256,7 @@ class Calls:
             self._known[known] = (Segment(0.0, load, cap * ratio, fixed, self.loads.crowd(key, row, way, ratio)),)
         return self._known[known][0]
 
-    def _far(self, shape: str, group: int, way: Way, levels: Sequence[Segment]) -> CrossingMessages:
+    def _crossing_messages(self, shape: str, group: int, way: Way, levels: Sequence[Segment]) -> CrossingMessages:
         """Return an all-reduce's messages across its outermost level; ``ALONE`` where it has one level only.
 
         The phase of the outermost level stands in the middle of ``levels``.

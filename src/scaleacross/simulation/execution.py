@@ -21,9 +21,9 @@ from scaleacross.step.graph import Call, Computation, Key
 from scaleacross.step.setting import SHAPES
 
 
-def execution_trace(plan: Plan, played: StepRun) -> ExecutionTrace:
+def execution_trace(plan: Plan, step_run: StepRun) -> ExecutionTrace:
     """Return the programs of all rank classes, and the program of every global rank."""
-    machine, graph = played.machine, played.graph
+    machine, graph = step_run.machine, step_run.graph
     classes = list(graph.ranks)
     number = {who: index for index, who in enumerate(classes)}
     of_block = np.array([number[int(one)] for one in machine.classes.of[: machine.fabric.num_blocks]])
@@ -33,8 +33,8 @@ def execution_trace(plan: Plan, played: StepRun) -> ExecutionTrace:
     communicators = {use: Communicator(*axes[SHAPES.get(use, use)]) for use in sorted(uses)}
     return ExecutionTrace(
         plan_name=plan.job.name,
-        step_s=played.step_s,
-        programs=tuple(_Program(played, who).operations() for who in classes),
+        step_s=step_run.step_s,
+        programs=tuple(_Program(step_run, who).operations() for who in classes),
         program_of=tuple(np.repeat(of_block, machine.fabric.width).tolist()),
         communicators=communicators,
         pipeline=Communicator(degrees.pp, strides(degrees, placement.axis_order)["pp"]),
@@ -51,8 +51,8 @@ class _Program:
         began: node -> when it started (receives: arrived), s.
     """
 
-    def __init__(self, played: StepRun, who: int) -> None:
-        self.played, self.graph, self.who = played, played.graph, who
+    def __init__(self, step_run: StepRun, who: int) -> None:
+        self.step_run, self.graph, self.who = step_run, step_run.graph, who
         self.messages: dict[int, tuple[Key, int]] = {
             number: (key, tag) for tag, (key, number) in enumerate(self.graph.messages.items())
         }
@@ -94,7 +94,7 @@ class _Program:
     def _add(self, node: int, label: str) -> None:
         if node in self.nodes:
             return
-        what, line = self.graph.node(node), self.played.nodes
+        what, line = self.graph.node(node), self.step_run.nodes
         self.began[node] = float(line.start_s[node])
         if isinstance(what, Computation):
             seconds = float(line.end_s[node] - line.start_s[node])
@@ -118,12 +118,12 @@ class _Program:
         if node not in self.messages or self.messages[node][0][0] == self.who:
             return False
         (sender, down, stage, kind, microbatch), tag = self.messages[node]
-        neighbour = self.played.machine.neighbour(self.who, forward=not down)
+        neighbour = self.step_run.machine.neighbour(self.who, forward=not down)
         if sender != neighbour:
             return False
-        size = self.played.nodes.task(node).amount
+        size = self.step_run.nodes.task(node).amount
         label = f"receive {stage}{kind}{microbatch}"
         self.nodes[node] = [Operation("receive", label, size_bytes=size, following=not down, tag=tag)]
         self.waits[node] = []
-        self.began[node] = float(self.played.nodes.arrival_s[node])
+        self.began[node] = float(self.step_run.nodes.arrival_s[node])
         return True

@@ -23,7 +23,7 @@ def routes(fabric: Fabric, waited: Iterable[Groups], pipeline_rank: Ints, follow
     """
     level, _, latency = fabric.hop(np.arange(len(following)), following)
     facts = [np.where(level >= CAMPUS, latency.round(12), 0.0)]
-    facts += [_far_s(fabric, groups) for groups in waited]
+    facts += [_crossing_s(fabric, groups) for groups in waited]
     # walk every pipeline from its first rank, so that all its blocks get the facts of all of them
     blocks = [np.flatnonzero(pipeline_rank == 0)]
     for _ in range(int(pipeline_rank.max(initial=0))):
@@ -33,13 +33,13 @@ def routes(fabric: Fabric, waited: Iterable[Groups], pipeline_rank: Ints, follow
     return route
 
 
-def _far_s(fabric: Fabric, groups: Groups) -> Floats:
+def _crossing_s(fabric: Fabric, groups: Groups) -> Floats:
     """Return (blocks,) the summed latency between buildings once around the ring of each block's group, s."""
     out = np.zeros(fabric.num_blocks)
     members = groups.members
     level, _, latency = fabric.hop(members.reshape(-1), np.roll(members, -1, axis=1).reshape(-1))
-    far = np.where(level >= CAMPUS, latency, 0.0).reshape(members.shape).sum(axis=1).round(12)
-    out[members] = far[:, None]
+    crossing = np.where(level >= CAMPUS, latency, 0.0).reshape(members.shape).sum(axis=1).round(12)
+    out[members] = crossing[:, None]
     return out
 
 

@@ -211,14 +211,14 @@ def build_machine(
             equal = copies if shape == "ep" else EVERY_COPY
             streams.update(_streams(fabric, shape, shapes[shape], kind, port_rate, equal))
     stride = strides(degrees, placement.axis_order)["pp"]
-    position = np.arange(fabric.num_blocks) * fabric.width
-    at = position // stride % degrees.pp
+    global_ranks = np.arange(fabric.num_blocks) * fabric.width
+    at = global_ranks // stride % degrees.pp
     # the last pipeline rank is followed by the first, as chunks of a looped schedule need it
-    following, preceding = ((position + ((at + way) % degrees.pp - at) * stride) // fabric.width for way in (1, -1))
+    following, preceding = ((global_ranks + ((at + way) % degrees.pp - at) * stride) // fabric.width for way in (1, -1))
     if degrees.pp > 1:
         port_rate = fabric.rates[0, fabric.building]
-        streams["pp", "forward"] = patterns.message(fabric, position // fabric.width, following, port_rate)
-        streams["pp", "backward"] = patterns.message(fabric, position // fabric.width, preceding, port_rate)
+        streams["pp", "forward"] = patterns.message(fabric, global_ranks // fabric.width, following, port_rate)
+        streams["pp", "backward"] = patterns.message(fabric, global_ranks // fabric.width, preceding, port_rate)
     offsets, count = {"blocks": fabric.num_blocks}, fabric.num_blocks
     for shape, groups in shapes.items():
         offsets[shape], count = count, count + len(groups.members)

@@ -111,10 +111,10 @@ class _Loads:
             at = level >= inner
             for way, blocks in enumerate((source, target)):
                 self.add(row[at], fabric.uplinks[way, inner, fabric.units[inner, blocks[at]]], load[at])
-        far = np.flatnonzero(level >= CAMPUS)
-        ends = np.stack([fabric.building[source[far]], fabric.building[target[far]]])
+        crossing = np.flatnonzero(level >= CAMPUS)
+        ends = np.stack([fabric.building[source[crossing]], fabric.building[target[crossing]]])
         for a, b in np.unique(ends, axis=1).T.tolist():
-            here = far[(ends[0] == a) & (ends[1] == b)]
+            here = crossing[(ends[0] == a) & (ends[1] == b)]
             for link in fabric.trunk_links[a, b][0]:
                 self.add(row[here], np.full(len(here), link), load[here], pairs[here])
 

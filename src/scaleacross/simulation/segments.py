@@ -45,14 +45,16 @@ class CrossingMessages(NamedTuple):
 ALONE: Final = CrossingMessages()
 
 
-def piped(phases: list[Segment], num_chunks: int, far: CrossingMessages = ALONE, messages_s: float = 0.0) -> Segment:
+def piped(
+    phases: list[Segment], num_chunks: int, crossing: CrossingMessages = ALONE, messages_s: float = 0.0
+) -> Segment:
     """Return ``phases`` as one flow of pipelined chunks.
 
     The flow loads all links at once, so the busiest resource determines its time. The first chunk adds its time on all
     other resources. A link that several phases use is busy for all of them: their chunks take turns on it.
 
     Args:
-        far: messages across the outermost level. All but one latency overlap with other chunks, as far as these have
+        crossing: messages across the outermost level. All but one latency overlap with other chunks, as far as these have
             bytes.
         messages_s: overhead of the messages of every further chunk.
     """
@@ -62,7 +64,7 @@ def piped(phases: list[Segment], num_chunks: int, far: CrossingMessages = ALONE,
     cap = min(phase.cap_bytes_per_s / share for phase, share in zip(phases, shares, strict=True))
     together = Segment(whole, load, cap, sum(phase.fixed_s for phase in phases), crowd)
     rest = sum(phase.moving_s for phase in phases) - together.moving_s
-    hidden = (far.number - 1) * min(far.latency_s, far.sending_s * (num_chunks - 1) / num_chunks)
+    hidden = (crossing.number - 1) * min(crossing.latency_s, crossing.sending_s * (num_chunks - 1) / num_chunks)
     fixed = together.fixed_s + rest / num_chunks + (num_chunks - 1) * messages_s - hidden
     return together._replace(fixed_s=fixed)
 

@@ -54,25 +54,25 @@ class Period(NamedTuple):
 
 
 class SteadyStep(NamedTuple):
-    """A step that was simulated in part: ``played``, plus ``times`` repetitions of its ``window`` (start, end), s."""
+    """A step that was simulated in part: ``step_run``, plus ``times`` repetitions of its ``window`` (start, end), s."""
 
-    played: StepRun
+    step_run: StepRun
     times: int = 0
     window: tuple[float, float] = (0.0, 0.0)
 
     @property
     def step_s(self) -> float:
         """Seconds of the step."""
-        return self.played.step_s + self.times * (self.window[1] - self.window[0])
+        return self.step_run.step_s + self.times * (self.window[1] - self.window[0])
 
     @property
     def components_s(self) -> dict[str, float]:
         """``StepRun.components_s`` of the whole step."""
-        played = self.played.components_s
+        simulated_s = self.step_run.components_s
         if not self.times:
-            return played
-        more = self.played.components_in(self.window)
-        return {name: seconds + self.times * more[name] for name, seconds in played.items()}
+            return simulated_s
+        more = self.step_run.components_in(self.window)
+        return {name: seconds + self.times * more[name] for name, seconds in simulated_s.items()}
 
 
 @no_collection()
@@ -91,32 +91,32 @@ def steady_step(plan: Plan, problem: Problem) -> SteadyStep:
         few = max(times, LEAST // ranks) * unit + count % unit
         if few * worth > count:
             break
-        played = simulate_step(plan, problem, Disturbance(micro_batches=few))
-        period = period_of(played, few, chosen(plan.decision.pipeline, ranks, count))
+        step_run = simulate_step(plan, problem, Disturbance(micro_batches=few))
+        period = period_of(step_run, few, chosen(plan.decision.pipeline, ranks, count))
         if period is not None:
             window = period.moment - period.seconds, period.moment
-            return SteadyStep(played, (count - few) // period.micro_batches, window)
+            return SteadyStep(step_run, (count - few) // period.micro_batches, window)
     return SteadyStep(simulate_step(plan, problem))
 
 
-def period_of(played: StepRun, few: int, whole: PipelineSchedule) -> Period | None:
+def period_of(step_run: StepRun, few: int, whole: PipelineSchedule) -> Period | None:
     """Return the period that extends a simulation of ``few`` micro-batches to the ``whole`` schedule, or None."""
     rows = [_coded(row) for row in whole.actions]
-    short = {who: _coded(rank.schedule.actions[rank.pipeline_rank]) for who, rank in played.graph.ranks.items()}
-    begun = {who: played.nodes.start_s[played.graph.begins[who]] for who in short}
+    short = {who: _coded(rank.schedule.actions[rank.pipeline_rank]) for who, rank in step_run.graph.ranks.items()}
+    begun = {who: step_run.nodes.start_s[step_run.graph.begins[who]] for who in short}
     if any(len(begun[who]) != len(row) for who, row in short.items()):
         return None
-    all_rows = {who: rows[played.graph.ranks[who].pipeline_rank] for who in short}
+    all_rows = {who: rows[step_run.graph.ranks[who].pipeline_rank] for who in short}
     common = {who: _common(row, all_rows[who]) for who, row in short.items()}
     limit = min((float(begun[who][at]) for who, at in common.items() if at < len(begun[who])), default=np.inf)
-    line = played.timeline
+    line = step_run.timeline
     events = np.unique(np.concatenate([line.start_s, line.end_s, line.arrival_s]))
     # only before the first action that differs between the two schedules is the short run a run of the whole one
     events = events[events < limit]
     more = whole.num_microbatches - few
     for micro_batches in (one for one in range(1, few // 3 + 1) if more % one == 0):
         moment, seconds = _moment(events, begun, short, micro_batches)
-        if seconds and _recurs(played, moment, seconds):
+        if seconds and _recurs(step_run, moment, seconds):
             at = [
                 {who: int(np.searchsorted(begun[who], moment - back * seconds)) for who in short} for back in (2, 1, 0)
             ]
@@ -160,9 +160,9 @@ def _moment(
     return float(late[widest : widest + 2].mean()), seconds
 
 
-def _recurs(played: StepRun, moment: float, seconds: float) -> bool:
+def _recurs(step_run: StepRun, moment: float, seconds: float) -> bool:
     """Return whether all events since before the oldest task in flight also happened one period earlier."""
-    line, close = played.timeline, ROUNDING * played.step_s
+    line, close = step_run.timeline, ROUNDING * step_run.step_s
     oldest = seconds
     for at in (moment - seconds, moment):
         flying = (line.start_s < at) & (line.arrival_s > at)

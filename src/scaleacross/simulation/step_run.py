@@ -171,12 +171,12 @@ def simulate_step(
             f"plan '{plan.job.name}' does not state its computation, which plans of this version do: "
             "evaluate it again (scaleacross evaluate plan.json -o DIR)"
         )
-    unlike = disturbance or Disturbance()
-    machine, pace, counts = _machine(plan, problem, unlike, fold)
+    disturbed = disturbance or Disturbance()
+    machine, pace, counts = _machine(plan, problem, disturbed, fold)
     launch = max(one.collective_start_s for one in _accelerators(machine))
-    calls = Calls(machine, launch, equal_copies(problem.job, problem.profile), unlike.seed)
-    setting = replace(_setting(plan, problem.profile), replicated_share=unlike.replicated_share)
-    graph = build(machine, setting, _ranks(plan, plan.work, machine, pace, counts, unlike))
+    calls = Calls(machine, launch, equal_copies(problem.job, problem.profile), disturbed.seed)
+    setting = replace(_setting(plan, problem.profile), replicated_share=disturbed.replicated_share)
+    graph = build(machine, setting, _ranks(plan, plan.work, machine, pace, counts, disturbed))
     lowered = lower(graph, calls, _ways(plan, machine.fabric, _accelerators(machine)))
     return StepRun(machine, graph, lowered, lowered.run(progress))
 
@@ -196,21 +196,21 @@ def _busiest(by_class: Mapping[int, Mapping[str, float]], ranks: Mapping[int, Ra
     return max(ranks, key=busy)
 
 
-def _machine(plan: Plan, problem: Problem, unlike: Disturbance, fold: bool) -> tuple[Machine, Floats, Ints]:
+def _machine(plan: Plan, problem: Problem, disturbed: Disturbance, fold: bool) -> tuple[Machine, Floats, Ints]:
     """Return the machine, (blocks,) pace of each block, and (blocks,) micro-batches of its replica."""
     degrees, placement = plan.degrees, plan.placement
     width = block_width(problem.topology, placement, degrees) if fold else 1
-    if unlike.stragglers:
+    if disturbed.stragglers:
         # blocks shrink until every straggler starts one; other ranks of its block are slowed with it
-        width = math.gcd(width, *unlike.stragglers) if fold else 1
+        width = math.gcd(width, *disturbed.stragglers) if fold else 1
     pace = np.ones(degrees.world_size // width)
-    for position, factor in unlike.stragglers.items():
-        if not 0 <= position < degrees.world_size:
-            raise InputError(f"there is no global rank {position}: the plan uses 0 to {degrees.world_size - 1}")
-        pace[position // width] = factor
+    for global_rank, factor in disturbed.stragglers.items():
+        if not 0 <= global_rank < degrees.world_size:
+            raise InputError(f"there is no global rank {global_rank}: the plan uses 0 to {degrees.world_size - 1}")
+        pace[global_rank // width] = factor
     counts = _micro_batches(plan, width)
-    if unlike.micro_batches is not None:
-        counts = np.full(len(counts), unlike.micro_batches)
+    if disturbed.micro_batches is not None:
+        counts = np.full(len(counts), disturbed.micro_batches)
     machine = build_machine(
         problem.topology,
         placement,
@@ -219,7 +219,7 @@ def _machine(plan: Plan, problem: Problem, unlike: Disturbance, fold: bool) -> t
         block_facts=np.stack([pace, counts.astype(float)], axis=1),
         copies=equal_copies(problem.job, problem.profile),
         max_blocks=_most_classes(plan) if fold else None,
-        slowdown=unlike.slowdown,
+        slowdown=disturbed.slowdown,
         width=width,
         waited=(*WAITED, *(("dp_shard", "expert") if plan.decision.shard in REDUCED_EVERY_PASS else ())),
     )
@@ -234,23 +234,23 @@ def _most_classes(plan: Plan) -> int:
     return max(LEAST_CLASSES * plan.degrees.pp, TASKS // each)
 
 
-def replicas_of(plan: Plan, position: Ints) -> Ints:
+def replicas_of(plan: Plan, global_rank: Ints) -> Ints:
     """Return the data-parallel replica of every global rank; dp_shard varies fastest over the replica numbers."""
     degrees, stride = plan.degrees, strides(plan.degrees, plan.placement.axis_order)
-    replicated = position // stride["dp_replicate"] % degrees.dp_replicate
-    return replicated * degrees.dp_shard + position // stride["dp_shard"] % degrees.dp_shard
+    replicated = global_rank // stride["dp_replicate"] % degrees.dp_replicate
+    return replicated * degrees.dp_shard + global_rank // stride["dp_shard"] % degrees.dp_shard
 
 
 def _micro_batches(plan: Plan, width: int) -> Ints:
     """Return (blocks,) micro-batches of each block's replica, as stated for the buildings that the replica uses."""
     degrees, placement = plan.degrees, plan.placement
-    position = np.arange(0, degrees.world_size, width)
+    global_rank = np.arange(0, degrees.world_size, width)
     if plan.decision.batch_shares is None:
-        return np.full(len(position), plan.num_micro_batches)
-    replica = replicas_of(plan, position)
+        return np.full(len(global_rank), plan.num_micro_batches)
+    replica = replicas_of(plan, global_rank)
     ends = np.cumsum([share.num_accelerators for share in placement.fill])
     touched = np.zeros((degrees.dp, len(ends)), dtype=bool)
-    touched[replica, np.searchsorted(ends, position, side="right")] = True
+    touched[replica, np.searchsorted(ends, global_rank, side="right")] = True
     names = [share.building for share in placement.fill]
     stated = {share.buildings: share.num_micro_batches for share in plan.decision.batch_shares}
     first, of = np.unique(replica, return_inverse=True)  # of a block's replicas, which are in one building
@@ -310,14 +310,14 @@ def _kinds(plan: Plan) -> dict[str, list[str]]:
 
 
 def _ranks(
-    plan: Plan, work: Mapping[str, PipelineWork], machine: Machine, pace: Floats, counts: Ints, unlike: Disturbance
+    plan: Plan, work: Mapping[str, PipelineWork], machine: Machine, pace: Floats, counts: Ints, disturbed: Disturbance
 ) -> dict[int, RankWork]:
     """Return rank class -> its schedule, chunks and paces."""
     degrees, fabric = plan.degrees, machine.fabric
     stride = strides(degrees, plan.placement.axis_order)["pp"]
     schedules = {m: chosen(plan.decision.pipeline, degrees.pp, m) for m in np.unique(counts).tolist()}
     out = {}
-    hosts = _host_paces(machine, unlike) if unlike.host_jitter_fraction else {}
+    hosts = _host_paces(machine, disturbed) if disturbed.host_jitter_fraction else {}
     for who in machine.block_classes:
         block = machine.first(who)
         rank = block * fabric.width // stride % degrees.pp
@@ -325,12 +325,12 @@ def _ranks(
         stated = work[fabric.buildings[int(fabric.building[block])].accelerator.name]
         row = schedule.actions[rank]
         chunks = tuple(stated.chunk(rank, chunk) for chunk in range(schedule.num_chunks))
-        paces = _paces(len(row), float(pace[block]) * hosts.get(who, 1.0), unlike, who)
+        paces = _paces(len(row), float(pace[block]) * hosts.get(who, 1.0), disturbed, who)
         out[who] = RankWork(rank, schedule, chunks, stated.optimizer_s[rank], paces)
     return out
 
 
-def _host_paces(machine: Machine, unlike: Disturbance) -> dict[int, float]:
+def _host_paces(machine: Machine, disturbed: Disturbance) -> dict[int, float]:
     """Return class of blocks -> its slowest host's seconds over those stated. Hosts hold consecutive global ranks."""
     fabric = machine.fabric
     # place: the first accelerator of each block, counted from the start of its building
@@ -338,8 +338,8 @@ def _host_paces(machine: Machine, unlike: Disturbance) -> dict[int, float]:
     place = (np.arange(fabric.num_blocks) - before) * fabric.width
     size = np.array([building.accelerators_per_host for building in fabric.buildings])[fabric.building]
     first, last = place // size, (place + fabric.width - 1) // size
-    drawn = np.random.default_rng([unlike.seed or 0, HOSTS]).normal(
-        0.0, unlike.host_jitter_fraction, (len(fabric.buildings), int(last.max()) + 1)
+    drawn = np.random.default_rng([disturbed.seed or 0, HOSTS]).normal(
+        0.0, disturbed.host_jitter_fraction, (len(fabric.buildings), int(last.max()) + 1)
     )
     slowest = drawn[fabric.building, first]
     for further in range(1, int((last - first).max()) + 1):
@@ -349,9 +349,9 @@ def _host_paces(machine: Machine, unlike: Disturbance) -> dict[int, float]:
     return {who: float(np.exp(most[who])) for who in machine.block_classes}
 
 
-def _paces(count: int, pace: float, unlike: Disturbance, who: int) -> tuple[float, ...]:
+def _paces(count: int, pace: float, disturbed: Disturbance, who: int) -> tuple[float, ...]:
     """Return the pace of each of ``count`` actions, with jitter drawn for the rank class ``who``."""
-    if not unlike.jitter_fraction:
+    if not disturbed.jitter_fraction:
         return (pace,) * count
-    drawn = np.random.default_rng([unlike.seed or 0, who]).normal(0.0, unlike.jitter_fraction, count)
+    drawn = np.random.default_rng([disturbed.seed or 0, who]).normal(0.0, disturbed.jitter_fraction, count)
     return tuple((pace * np.exp(drawn)).tolist())

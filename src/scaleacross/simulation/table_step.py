@@ -100,7 +100,7 @@ def sent_bytes(plan: RecommendationPlan, model: Dlrm) -> _Sent:
 
 
 @dataclass
-class _Played:
+class _TableRun:
     """The step under construction.
 
     ``groups``: replica group -> its ranks; ``phases``: name of a phase -> tasks that end it, in the order of the step.
@@ -158,7 +158,7 @@ def simulated_tables(
     plan: RecommendationPlan,
     model: Dlrm,
     topology: Topology,
-    fill: Sequence[BuildingShare],
+    allocation: Sequence[BuildingShare],
     slowdown: Slowdown | None = None,
     stragglers: Mapping[int, float] | None = None,
     what_if: Sequence[str] = (),
@@ -166,7 +166,7 @@ def simulated_tables(
     """Simulate one step of ``plan``.
 
     Args:
-        fill: the allocation, accelerators of every building that the plan uses.
+        allocation: the allocation, accelerators of every building that the plan uses.
         stragglers: rank -> its seconds of computation over those stated.
 
     Raises:
@@ -188,69 +188,73 @@ def simulated_tables(
         pace[rank] = factor
     if plan.decision.driver == "host":
         topology = with_host_shares(topology)
-    machine = _machine(plan, topology, fill, slowdown)
+    machine = _machine(plan, topology, allocation, slowdown)
     launch = max(building.accelerator.collective_start_s for building in machine.fabric.buildings)
-    played = _Played(
+    run = _TableRun(
         machine,
         Calls(machine, launch),
         Simulation(machine.capacities),
         {g: [int(one) for one in row] for g, row in enumerate(machine.shapes["dp_shard"].members)},
-        Drive.of(plan.decision.driver, [topology.building(one.building).accelerator for one in fill]),
+        Drive.of(plan.decision.driver, [topology.building(one.building).accelerator for one in allocation]),
     )
-    _play(played, plan, model, pace, (cost.top_s, cost.bottom_s))
-    return _facts(plan, played, played.simulation.run(), tuple(what_if))
+    _add_tasks(run, plan, model, pace, (cost.top_s, cost.bottom_s))
+    return _facts(plan, run, run.simulation.run(), tuple(what_if))
 
 
 def _machine(
-    plan: RecommendationPlan, topology: Topology, fill: Sequence[BuildingShare], slowdown: Slowdown | None
+    plan: RecommendationPlan, topology: Topology, allocation: Sequence[BuildingShare], slowdown: Slowdown | None
 ) -> Machine:
     """Build the machine: replica groups are ``dp_shard`` groups, their equal ranks ``dp_replicate`` groups."""
     degrees = Degrees(dp_shard=len(plan.ranks), dp_replicate=plan.decision.num_groups)
     near: tuple[GridAxis, GridAxis] = ("dp_shard", "dp_replicate")
     axes = near if plan.decision.replicas == "outer" else (near[1], near[0])
-    placement = Placement(axis_order=("tp", "cp", *axes, "pp"), fill=tuple(fill))
+    placement = Placement(axis_order=("tp", "cp", *axes, "pp"), fill=tuple(allocation))
     kinds: dict[str, list[str]] = {shape: ["levels"] for shape in near}
     return build_machine(topology, placement, degrees, kinds, slowdown=slowdown, width=1)
 
 
-def _play(played: _Played, plan: RecommendationPlan, model: Dlrm, pace: Floats, dense_s: tuple[float, float]) -> None:
+def _add_tasks(
+    table_run: _TableRun, plan: RecommendationPlan, model: Dlrm, pace: Floats, dense_s: tuple[float, float]
+) -> None:
     """Add the tasks of the step."""
-    run, sent = played.simulation, sent_bytes(plan, model)
-    lookup = {rank: plan.ranks[i].lookup_s for own in played.groups.values() for i, rank in enumerate(own)}
+    run, sent = table_run.simulation, sent_bytes(plan, model)
+    lookup = {rank: plan.ranks[i].lookup_s for own in table_run.groups.values() for i, rank in enumerate(own)}
     every = sorted(lookup)
 
     def computed(name: str, rank: int, seconds: float, after: Sequence[int] = ()) -> int:
         return run.compute(name, seconds * float(pace[rank]), rank, after, lane=rank)
 
     read = {rank: computed("look-ups", rank, lookup[rank] * FORWARD) for rank in every}
-    forward = _vectors(played, sent, read)
-    forward += played.collective("dp_shard", "reduce_scatter", sent.row_wise, [*read.values()])
+    forward = _vectors(table_run, sent, read)
+    forward += table_run.collective("dp_shard", "reduce_scatter", sent.row_wise, [*read.values()])
     below = [computed("bottom MLP", rank, dense_s[1] / 3) for rank in every]
-    there = played.all_done("look-ups and vectors forward", [*forward, *read.values()])
-    decode_s = _decoding_s(played, sent)
+    there = table_run.all_done("look-ups and vectors forward", [*forward, *read.values()])
+    decode_s = _decoding_s(table_run, sent)
     top = [computed("top MLP", rank, dense_s[0] + decode_s, (there, below[i])) for i, rank in enumerate(every)]
-    played.all_done("dense networks", top)
+    table_run.all_done("dense networks", top)
     done = run.compute("all top MLPs", 0.0, after=top)
     below = [computed("bottom MLP, back", rank, 2 / 3 * dense_s[1], (done,)) for rank in every]
-    back = _gradients(played, sent, done)
-    gathered = played.collective("dp_shard", "all_gather", sent.row_wise, [done])
-    summed = played.collective("dp_shard", "all_reduce", sent.copies, [done])
-    summed += _dense_gradients(played, 4.0 * model.dense_weights, below)
+    back = _gradients(table_run, sent, done)
+    gathered = table_run.collective("dp_shard", "all_gather", sent.row_wise, [done])
+    summed = table_run.collective("dp_shard", "all_reduce", sent.copies, [done])
+    summed += _dense_gradients(table_run, 4.0 * model.dense_weights, below)
     updated = [
         computed("row updates", rank, lookup[rank] * (1 - FORWARD), [*back.get(rank, ()), *gathered]) for rank in every
     ]
-    played.all_done("gradients back and row updates", [*updated, *summed])
-    place = {rank: number for own in played.groups.values() for number, rank in enumerate(own)}
-    stored = sent.stored[[place[int(row[0])] for row in played.machine.shapes["dp_replicate"].members]]
-    synced = played.collective("dp_replicate", "all_reduce", stored / plan.job.sync_interval_steps, updated)
-    played.all_done("average over replica groups", [*synced, *updated, *summed])
+    table_run.all_done("gradients back and row updates", [*updated, *summed])
+    place = {rank: number for own in table_run.groups.values() for number, rank in enumerate(own)}
+    stored = sent.stored[[place[int(row[0])] for row in table_run.machine.shapes["dp_replicate"].members]]
+    synced = table_run.collective("dp_replicate", "all_reduce", stored / plan.job.sync_interval_steps, updated)
+    table_run.all_done("average over replica groups", [*synced, *updated, *summed])
 
 
-def _vectors(played: _Played, sent: _Sent, read: Mapping[int, int]) -> list[int]:
+def _vectors(table_run: _TableRun, sent: _Sent, read: Mapping[int, int]) -> list[int]:
     """Add the vectors forward: reduced inside hosts, encoded, sent. Return the flows."""
-    run, fabric, out = played.simulation, played.machine.fabric, []
-    for own in played.groups.values():
-        start = {rank: _inside(played, rank, float(sent.inside[place]), [read[rank]]) for place, rank in enumerate(own)}
+    run, fabric, out = table_run.simulation, table_run.machine.fabric, []
+    for own in table_run.groups.values():
+        start = {
+            rank: _inside(table_run, rank, float(sent.inside[place]), [read[rank]]) for place, rank in enumerate(own)
+        }
         for codec, sizes in sent.vectors.items():
             paths, fixed, crossing = _spread(fabric, own, codec, backward=False)
             for place, rank in enumerate(own):
@@ -260,55 +264,55 @@ def _vectors(played: _Played, sent: _Sent, read: Mapping[int, int]) -> list[int]
                 if codec is not None:
                     seconds = float(sizes[place]) * crossing[place] / codec.encode_bytes_per_s
                     before = [run.compute("encode", seconds, rank, before, lane=rank)]
-                latency = played.calls.launch_s + fixed[place]
+                latency = table_run.calls.launch_s + fixed[place]
                 size = float(sizes[place])
-                out.append(played.moved("vectors", size, paths[place], latency, before, rank, 1 - 1 / len(own)))
+                out.append(table_run.moved("vectors", size, paths[place], latency, before, rank, 1 - 1 / len(own)))
     return out
 
 
-def _gradients(played: _Played, sent: _Sent, done: int) -> dict[int, list[int]]:
+def _gradients(run: _TableRun, sent: _Sent, done: int) -> dict[int, list[int]]:
     """Add the gradients of vectors to their holders; return rank -> the tasks that it waits for."""
     out: dict[int, list[int]] = {}
-    for own in played.groups.values():
-        paths, fixed, _ = _spread(played.machine.fabric, own, None, backward=True)
+    for own in run.groups.values():
+        paths, fixed, _ = _spread(run.machine.fabric, own, None, backward=True)
         for place, rank in enumerate(own):
             if sent.back[place] > 0:
-                latency = played.calls.launch_s + fixed[place]
+                latency = run.calls.launch_s + fixed[place]
                 size = float(sent.back[place])
-                came = played.moved("gradients", size, paths[place], latency, [done], rank, 1 - 1 / len(own))
-                out[rank] = _inside(played, rank, float(sent.inside[place]), [came])
+                came = run.moved("gradients", size, paths[place], latency, [done], rank, 1 - 1 / len(own))
+                out[rank] = _inside(run, rank, float(sent.inside[place]), [came])
     return out
 
 
-def _inside(played: _Played, rank: int, size: float, before: list[int]) -> list[int]:
+def _inside(run: _TableRun, rank: int, size: float, before: list[int]) -> list[int]:
     """Add the reduction of partial sums within a host, over the port of the rank; return the tasks to wait for."""
     if size <= 0:
         return before
-    fabric = played.machine.fabric
+    fabric = run.machine.fabric
     rate = float(fabric.rates[0, fabric.building[rank]])
-    return [played.simulation.flow("sums in the host", size, ((rank, 1 / rate),), played.calls.launch_s, before)]
+    return [run.simulation.flow("sums in the host", size, ((rank, 1 / rate),), run.calls.launch_s, before)]
 
 
-def _dense_gradients(played: _Played, size: float, after: list[int]) -> list[int]:
+def _dense_gradients(run: _TableRun, size: float, after: list[int]) -> list[int]:
     """Add an all-reduce over all ranks: scatter within a group, all-reduce over the groups, gather within a group."""
     parts: list[int] = after
-    degree = played.machine.shapes["dp_shard"].degree
+    degree = run.machine.shapes["dp_shard"].degree
     turns: tuple[tuple[str, Op, float], ...] = (
         ("dp_shard", "reduce_scatter", size),
         ("dp_replicate", "all_reduce", size / degree),
         ("dp_shard", "all_gather", size),
     )
     for shape, op, each in turns:
-        parts = played.collective(shape, op, each, parts) or parts
+        parts = run.collective(shape, op, each, parts) or parts
     return parts
 
 
-def _decoding_s(played: _Played, sent: _Sent) -> float:
+def _decoding_s(run: _TableRun, sent: _Sent) -> float:
     """Return the seconds in which one rank decodes its vectors; every holder sends all ranks the same share."""
-    own, seconds = played.groups[0], 0.0
+    own, seconds = run.groups[0], 0.0
     for codec, sizes in sent.vectors.items():
         if codec is not None:
-            crossing = _spread(played.machine.fabric, own, codec, backward=False)[2]
+            crossing = _spread(run.machine.fabric, own, codec, backward=False)[2]
             seconds += float((sizes * crossing).sum()) / len(own) / codec.decode_bytes_per_s
     return seconds
 
@@ -322,26 +326,26 @@ def _spread(
     return [*loads], latency, coded
 
 
-def _facts(plan: RecommendationPlan, played: _Played, timeline: Timeline, what_if: tuple[str, ...]) -> SimulatedTables:
+def _facts(plan: RecommendationPlan, run: _TableRun, timeline: Timeline, what_if: tuple[str, ...]) -> SimulatedTables:
     """Return the simulated step: phases in order, each from the end of the one before, and the use of links."""
     phases, now = [], 0.0
-    for name, tasks in played.phases.items():
+    for name, tasks in run.phases.items():
         over = float(timeline.arrival_s[tasks].max())
         phases.append(TablePhase(name=name, seconds=over - now))
         now = over
-    carried = np.zeros(len(played.machine.capacities))
-    for task in played.simulation.tasks:
+    carried = np.zeros(len(run.machine.capacities))
+    for task in run.simulation.tasks:
         for link, weight in task.path or ():
             carried[link] += weight * task.amount
     step_s = timeline.total_s
     links = [
         LinkUse(
             name=name,
-            capacity_bytes_per_s=float(played.machine.capacities[link]),
+            capacity_bytes_per_s=float(run.machine.capacities[link]),
             carried_bytes=float(carried[link]),
-            mean_utilisation=float(carried[link] / played.machine.capacities[link] / step_s),
+            mean_utilisation=float(carried[link] / run.machine.capacities[link] / step_s),
         )
-        for link, name in played.machine.fabric.link_names.items()
+        for link, name in run.machine.fabric.link_names.items()
         if carried[link] > 0
     ]
     return SimulatedTables(
@@ -350,7 +354,7 @@ def _facts(plan: RecommendationPlan, played: _Played, timeline: Timeline, what_i
         predicted_step_s=plan.cost.step_s,
         phases=tuple(phases),
         num_ranks=len(plan.ranks) * plan.decision.num_groups,
-        num_tasks=len(played.simulation.tasks),
+        num_tasks=len(run.simulation.tasks),
         what_if=what_if,
         links=tuple(sorted(links, key=lambda one: -one.mean_utilisation)),
     )

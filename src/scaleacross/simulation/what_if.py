@@ -178,8 +178,8 @@ def _units_of_rack(option: str, value: str, plan: Plan, topology: Topology) -> I
     if rack * size >= share.num_accelerators:
         held = math.ceil(share.num_accelerators / size)
         raise InputError(f"what-if '{option}': the plan uses racks 0 to {held - 1} of '{name}'")
-    position = base + np.arange(rack * size, min((rack + 1) * size, share.num_accelerators))
-    units: Ints = position // strides(degrees, plan.placement.axis_order)["dp_replicate"] % degrees.dp_replicate
+    global_ranks = base + np.arange(rack * size, min((rack + 1) * size, share.num_accelerators))
+    units: Ints = global_ranks // strides(degrees, plan.placement.axis_order)["dp_replicate"] % degrees.dp_replicate
     if len(np.unique(units)) == degrees.dp_replicate:
         raise InputError(
             f"what-if '{option}': all fault units (dp_replicate {degrees.dp_replicate}) have an accelerator in that rack, so the "

@@ -34,9 +34,9 @@ SHAPE: Final = frozenset({"micro_batch", "num_micro_batches", "schedule", "recom
 
 
 class Kinds(NamedTuple):
-    """Candidates that agree on all columns but SPLIT (``base``), and on all but SHAPE (``state``)."""
+    """Candidates that agree on all columns but SPLIT (``partial``), and on all but SHAPE (``state``)."""
 
-    base: Distinct
+    partial: Distinct
     state: Distinct
 
 
@@ -101,13 +101,13 @@ def added_s(
         waited = waited + beyond
         alone.append(np.maximum(0.0, whole - shards.computed_s))
     longest = longest_s(waited, np.max(alone, axis=0) if alone else None)
-    over = over if shards is None else shards.behind(over, longest)
-    early = None if early is None else _far(early, parts, longest.shape)
+    over = over if shards is None else shards.overlapping(over, longest)
+    early = None if early is None else _where_crossing(early, parts, longest.shape)
     if early is not None:
-        every = (apart for part in parts for apart in part.apart_s)
-        apart = sum(every, start=np.zeros(2).reshape(2, *(1,) * longest.ndim))
+        every = (unshared for part in parts for unshared in part.unshared_s)
+        unshared = sum(every, start=np.zeros(2).reshape(2, *(1,) * longest.ndim))
         before = sum(part.early_s for part in parts)
-        traffic, over = early.alone(traffic, apart), early.behind(over, longest, before)
+        traffic, over = early.alone(traffic, unshared), early.overlapping(over, longest, before)
     exposed = exposed_in_windows_s(traffic, over)
     if alone and over[0].later.any():
         # passes of open policies may overlap with any traffic, so a path that lacks them gets endless windows
@@ -128,11 +128,11 @@ def _summed(columns: Sequence[Floats]) -> Floats:
     return total
 
 
-def _far(early: Early, parts: Sequence[Terms], shape: tuple[int, ...]) -> Early | None:
+def _where_crossing(early: Early, parts: Sequence[Terms], shape: tuple[int, ...]) -> Early | None:
     """Return ``early`` of the candidates, (..., n), that may have such gradients; None where none has."""
-    known = [part.far for part in parts if part.far is not None]
-    far = np.broadcast_to(np.any(known, axis=0) if known else np.ones((), dtype=bool), shape)
-    return early.where(far) if far.any() else None
+    known = [part.crosses for part in parts if part.crosses is not None]
+    crosses = np.broadcast_to(np.any(known, axis=0) if known else np.ones((), dtype=bool), shape)
+    return early.where(crosses) if crosses.any() else None
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ class Arc:
         some: one row for all candidates that wait alike, with its ``calls``.
         waits: row of ``some`` of every candidate, (n,) or (k, n).
         window_s: traffic in the windows, (TRAFFIC_ROWS, n) or (TRAFFIC_ROWS, k, n).
-        far: whether gradients cross buildings, (n,) or (k, n); None where that is not known.
-        apart_s: gradients of groups that share links with no other, (2, n) or (2, k, n); None without such links.
+        crosses: whether gradients cross buildings, (n,) or (k, n); None where that is not known.
+        unshared_s: gradients of groups that share links with no other, (2, n) or (2, k, n); None without such links.
     """
 
     axis: GridAxis
@@ -152,16 +152,18 @@ class Arc:
     calls: Calls
     waits: Ints
     window_s: Floats
-    far: Bools | None = None
-    apart_s: Floats | None = None
+    crosses: Bools | None = None
+    unshared_s: Floats | None = None
 
     def terms(self, volumes: Volumes) -> Terms:
         """Return what the axis adds under the overlap settings of the job of ``volumes`` (of all candidates)."""
         waits = waits_of(replace(self.some, job=volumes.job), self.calls)
         alone = None if waits.alone_s is None or not waits.alone_s.any() else waits.alone_s[self.waits]
         waited, early, passed = (each[self.waits] for each in waits[:3])
-        apart = () if self.apart_s is None else (self.apart_s,)
-        return waiting(volumes, Terms({self.axis: waited}, (self.window_s,), alone, self.far, early, apart, passed))
+        unshared = () if self.unshared_s is None else (self.unshared_s,)
+        return waiting(
+            volumes, Terms({self.axis: waited}, (self.window_s,), alone, self.crosses, early, unshared, passed)
+        )
 
 
 def exposed_in_windows_s(traffic_s: Floats, over: Sequence[Window]) -> Floats:

@@ -3,7 +3,7 @@
 For a candidate on a given placement the choices are
 
 B1 layers     the equal split, or the one of ``partition_stages`` for the types that the placement has on each stage
-              (where all stages have the same types: the equal split only, since ``uneven_layers`` tries the other)
+              (where all stages have the same types: the equal split only, since ``unequal_layers`` tries the other)
 B2 batch      equally many micro-batches for every replica, or those of ``share_batch`` for the pace that each class has
               under the split chosen by B1 (with one class, or a target that knows no other: equally many only)
 B3 memory     every stage fits the smallest type on it, with the micro-batches of the replicas that have most
@@ -23,6 +23,7 @@ from functools import cached_property
 import numpy as np
 
 from scaleacross.cost_models.candidates import Candidates, Ints
+from scaleacross.cost_models.differing_ranks import LayerCosts, Rows, Split, differing_rows, head_rank_of, layer_costs
 from scaleacross.cost_models.layer_seconds import TimedLayers
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.memory import host_bytes
@@ -30,7 +31,6 @@ from scaleacross.cost_models.offloading import host_room_bytes
 from scaleacross.cost_models.plan_cost import layers_per_stage, micro_batches_of
 from scaleacross.cost_models.recomputation import on_ranks
 from scaleacross.cost_models.stages import equal_stages, every_rank, layers_of_ranks, placement_of
-from scaleacross.cost_models.uneven import LayerCosts, Rows, Split, head_rank_of, layer_costs, uneven_rows
 from scaleacross.cost_models.work import work_of
 from scaleacross.schedules.pipeline import legal_micro_batches
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
@@ -126,17 +126,17 @@ class Balancer:
                     yield Balance(layout, split, micro_batches, self.placement)
 
     @cached_property
-    def uneven_split(self) -> Split | None:
+    def unequal_split(self) -> Split | None:
         """Split of ``partition_stages`` on a pool of one type; None where it is the equal one, or none fits."""
         types = [frozenset(one.name for one in self.timed.accelerators)] * int(self.candidates.pp[0])
         split = partition_stages(self.costs, types, int(self.candidates.num_chunks[0]), self.placement)
         return None if split == self._equal_split else split
 
-    def uneven(self, layout: Layout) -> Iterator[Balance]:
-        """Yield ``uneven_split`` with equally many micro-batches for every replica, where it fits."""
+    def unequal(self, layout: Layout) -> Iterator[Balance]:
+        """Yield ``unequal_split`` with equally many micro-batches for every replica, where it fits."""
         balance = self.equal(layout)
-        if self.uneven_split is not None and self._fits(layout, self.uneven_split, max(balance.micro_batches)):
-            yield replace(balance, split=self.uneven_split)
+        if self.unequal_split is not None and self._fits(layout, self.unequal_split, max(balance.micro_batches)):
+            yield replace(balance, split=self.unequal_split)
 
     def by_stage(self, layout: Layout) -> Iterator[Balance]:
         """Yield the balances of B4."""
@@ -163,7 +163,7 @@ class Balancer:
             work = work_of(*self.timed[:4])
             return Rows(self.candidates, work, np.zeros(len(self.candidates), dtype=np.int64))
         timed = self.timed._replace(candidates=on_ranks(self.candidates, balance.stage_recompute))
-        return uneven_rows(timed, balance.layout, balance.split, balance.micro_batches)
+        return differing_rows(timed, balance.layout, balance.split, balance.micro_batches)
 
     def _splits(self, layout: Layout) -> list[Split]:
         types, equal = types_of_ranks(layout), self._equal_split

@@ -1,7 +1,7 @@
 """Learn the ratio of step time to estimate by pipeline, and expect it of other candidates with the same pipeline.
 
 Estimates of candidates with the same pipeline have the same error. No estimate contains messages across a thin link,
-for example, and bounds of bases know of no link between buildings at all. Expectations only decide the order in which
+for example, and bounds of partial candidates know no inter-building link. Expectations only decide the order in which
 candidates are looked at.
 """
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.schedules.pipeline import SCHEDULES
-from scaleacross.solvers.pools import AcceleratorPool, Fill, fill_of, shares
+from scaleacross.solvers.pools import AcceleratorPool, Allocation, allocation_of, shares
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import attainable_trunk_bytes_per_s
@@ -59,12 +59,12 @@ def other_orders(problem: Problem, decision: Decision) -> list[Decision]:
     placement = decision.placement
     if placement is None:
         raise ValueError("the decision has no placement")
-    topology, limit, present = problem.topology, problem.job.failure_domains, fill_of(placement.fill)
+    topology, limit, present = problem.topology, problem.job.failure_domains, allocation_of(placement.fill)
     if decision.degrees.pp == 1 or len(present) < LEAST_BUILDINGS or decision.batch_shares is not None:
         return []
     pool, out = AcceleratorPool(topology, tuple(topology.building(name) for name, _ in present)), []
-    for fill in _promising(pool, present, partial(_figures, pool, decision)):
-        other = placement.model_copy(update={"fill": shares(fill), "spans": {}})
+    for allocation in _promising(pool, present, partial(_figures, pool, decision)):
+        other = placement.model_copy(update={"fill": shares(allocation), "spans": {}})
         apart = limit is None or (
             replicas_lost(topology, other.fill, decision.degrees, other.axis_order, limit.level)
             <= limit.max_replicas_lost
@@ -74,37 +74,39 @@ def other_orders(problem: Problem, decision: Decision) -> list[Decision]:
     return out
 
 
-def _promising(pool: AcceleratorPool, present: Fill, figures: Callable[[Fill], Figures]) -> Iterator[Fill]:
+def _promising(
+    pool: AcceleratorPool, present: Allocation, figures: Callable[[Allocation], Figures]
+) -> Iterator[Allocation]:
     """Yield the chosen orders, each once, without the present one."""
-    of = {fill: figures(fill) for fill in _orders(pool, present)}
+    of = {allocation: figures(allocation) for allocation in _orders(pool, present)}
     seen = {pool.signature(present)}
     for first, second in ((0, 1), (1, 0)):
-        best = min(of, key=lambda fill: (of[fill][first], of[fill][second]))
+        best = min(of, key=lambda allocation: (of[allocation][first], of[allocation][second]))
         if of[best][first] >= of[present][first] * NEARER:
             continue
-        for fill in (best, best[::-1]):
-            if fill in of and pool.signature(fill) not in seen:
-                seen.add(pool.signature(fill))
-                yield fill
+        for allocation in (best, best[::-1]):
+            if allocation in of and pool.signature(allocation) not in seen:
+                seen.add(pool.signature(allocation))
+                yield allocation
 
 
-def _orders(pool: AcceleratorPool, present: Fill) -> list[Fill]:
+def _orders(pool: AcceleratorPool, present: Allocation) -> list[Allocation]:
     """Return O with the present order first, in a deterministic order."""
     types = [_type(pool, name) for name, _ in present]
     if len(present) <= MAX_ORDERED:
-        every: Sequence[Fill] = list(permutations(present))
+        every: Sequence[Allocation] = list(permutations(present))
     else:
         share = dict(present)
         chains = [tuple((name, share[name]) for name in pool.nearest_chain(start, share)) for start in share]
         every = [present, *chains, *(chain[::-1] for chain in chains)]
-    return [fill for fill in every if [_type(pool, name) for name, _ in fill] == types]
+    return [allocation for allocation in every if [_type(pool, name) for name, _ in allocation] == types]
 
 
-def _figures(pool: AcceleratorPool, decision: Decision, fill: Fill) -> Figures:
+def _figures(pool: AcceleratorPool, decision: Decision, allocation: Allocation) -> Figures:
     """Return load and latency of an order."""
     busy_s, latency_s = dict.fromkeys((trunk.between for trunk in pool.topology.trunks), 0.0), 0.0
-    for (here, there), count in _crossing(decision, [number for _, number in fill]).items():
-        ends = fill[here][0], fill[there][0]
+    for (here, there), count in _crossing(decision, [number for _, number in allocation]).items():
+        ends = allocation[here][0], allocation[there][0]
         latency_s += count * pool.paths.latency_s(*ends)
         for trunk in pool.paths.between(*ends).trunks:
             busy_s[trunk.between] += count / attainable_trunk_bytes_per_s(pool.topology, trunk)

@@ -9,7 +9,7 @@ evaluate the cost model on group shapes that no placement can beat (``groups.rel
 The tight bound ignores only what borders between unequal buildings add. ``place_parallelism`` adds that exactly.
 
 A million candidates share few collectives (``distinct``), so every figure is computed once per distinct set of columns:
-calls by (tp, cp, ep, pp, dp, micro-batch), computation and exposed terms by *base* (all columns but SPLIT), and model
+calls by (tp, cp, ep, pp, dp, micro-batch), computation and exposed terms by *partial candidate* (all but SPLIT), and model
 states by all columns but SHAPE.
 """
 
@@ -31,7 +31,7 @@ from scaleacross.cost_models.axes import (
     waiting,
     waits_of,
 )
-from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints, expert_axis, keys_axis, stride_behind
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints, expert_axis, keys_axis, stride_of
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.early_gradients import Early, early_gradients
@@ -50,7 +50,7 @@ from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import alone_shape, told_apart
-from scaleacross.cost_models.window_traffic import GRADIENT_AXES, trunks_apart_s, window_s
+from scaleacross.cost_models.window_traffic import GRADIENT_AXES, unshared_links_s, window_s
 from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, state_work, work_of
 from scaleacross.solvers.arcs import Arc, Kinds, added_s, axes_of_several, by_orders, kinds_of, sets_before
 from scaleacross.solvers.bounded import Bounded
@@ -135,13 +135,15 @@ class Bounder:
             needed[rows] = fullest_bytes(self.profile, self.job, candidates.take(rows), classes, *pool)
         return needed
 
-    def base_needed_bytes(self, bases: Candidates) -> Floats:
-        """Return the least bytes of any candidate of each base, (n,): the minimum over the job's shard levels."""
+    def partial_needed_bytes(self, partials: Candidates) -> Floats:
+        """Return the least bytes of any candidate of each partial candidate, (n,): the minimum over the job's shard levels."""
         levels = [SHARD_LEVELS.index(level) for level in self.job.shard]
-        every = replace(bases.take(np.tile(np.arange(len(bases)), len(levels))), shard=np.repeat(levels, len(bases)))
-        return np.min(self.needed_bytes(every).reshape(len(levels), len(bases)), axis=0)
+        every = replace(
+            partials.take(np.tile(np.arange(len(partials)), len(levels))), shard=np.repeat(levels, len(partials))
+        )
+        return np.min(self.needed_bytes(every).reshape(len(levels), len(partials)), axis=0)
 
-    def base_floor_s(self, bases: Candidates) -> Floats:
+    def partial_floor_s(self, partials: Candidates) -> Floats:
         """Return a lower bound on computation from the layers alone, s, (n,).
 
         The busiest rank computes at least the mean of all ranks, m times. With one chunk and whole backward passes,
@@ -150,13 +152,13 @@ class Bounder:
         layers and batches, as each layer counts on its fastest type. With whole backward passes in several
         chunks, one micro-batch passes all layers.
         """
-        kinds = distinct(*(getattr(bases, name) for name in LAYER_COLUMNS), bases.recompute)
-        some = bases.take(kinds.first)
+        kinds = distinct(*(getattr(partials, name) for name in LAYER_COLUMNS), partials.recompute)
+        some = partials.take(kinds.first)
         some = replace(some, dp_shard=np.ones_like(some.dp_shard))  # no layer is faster on more accelerators
         whole = (self._layer_counts @ self._passes_s(some).min(axis=0))[kinds.code]
-        m, pp = bases.num_micro_batches, bases.pp
-        drains = among(bases.schedule, WHOLE)
-        fills, once = drains & (bases.num_chunks == 1), np.where(drains, 1.0, 0.0)
+        m, pp = partials.num_micro_batches, partials.pp
+        drains = among(partials.schedule, WHOLE)
+        fills, once = drains & (partials.num_chunks == 1), np.where(drains, 1.0, 0.0)
         floor: Floats = whole * np.where(fills, 1.0 / (1.0 - (1.0 - 1.0 / m) ** pp), np.maximum(m / pp, once))
         return floor
 
@@ -169,43 +171,43 @@ class Bounder:
     def _layer_counts(self) -> Ints:
         return np.array([*block_counts(self.profile), 1, 1])
 
-    def base_free_s(self, bases: Candidates) -> Floats:
+    def partial_free_s(self, partials: Candidates) -> Floats:
         """Return computation with warm-up and cool-down, s, (n,), which no placement and no split of dp changes."""
-        return computation_s(bases, self._work_of(bases))
+        return computation_s(partials, self._work_of(partials))
 
-    def base_bound_s(self, bases: Candidates) -> Floats:
-        """Return a lower bound on all candidates of each base, s, (n,): computation, bubble, least exposed terms."""
-        work = self._work_of(bases)
-        waits = self._waits(self.volumes(bases, work))
-        return computation_s(bases, work) + longest_s(waits.waited_s, waits.alone_s)
+    def partial_bound_s(self, partials: Candidates) -> Floats:
+        """Return a lower bound on all candidates of each partial candidate, s, (n,): computation, bubble, least exposed terms."""
+        work = self._work_of(partials)
+        waits = self._waits(self.volumes(partials, work))
+        return computation_s(partials, work) + longest_s(waits.waited_s, waits.alone_s)
 
-    def base_estimate_s(self, bases: Candidates, bound_s: Floats) -> Floats:
-        """Return the estimated step time that orders the bases, s, (n,). On one accelerator type it is the bound."""
+    def partial_estimate_s(self, partials: Candidates, bound_s: Floats) -> Floats:
+        """Return the estimated step time that orders the partial candidates, s, (n,). On one accelerator type it is the bound."""
         return bound_s
 
     def work(self, candidates: Candidates, kinds: Kinds | None = None) -> Work:
         """Return ``work_of`` on the pool, computed once per distinct candidate (``kinds``, if known)."""
-        base, state = kinds or kinds_of(candidates)
+        of_partial, state = kinds or kinds_of(candidates)
         own = state_work(self.profile, self.job, self.accelerators, candidates.take(state.first))
-        shared = self._work_of(candidates.take(base.first)).take(base.code)
+        shared = self._work_of(candidates.take(of_partial.first)).take(of_partial.code)
         return replace(shared, **{name: column[state.code] for name, column in own.items()})
 
     def coarse(self, candidates: Candidates) -> Bounded:
         """Return the candidates with their work, coarse bound and estimate."""
-        base, state = kinds = kinds_of(candidates)
+        of_partial, state = kinds = kinds_of(candidates)
         work = self.work(candidates, kinds)
         volumes = self.volumes(candidates, work)
-        free, bases, states = placement_free_s(volumes), volumes.take(base.first), volumes.take(state.first)
-        waits = self._waits(bases)
+        free, partials, states = placement_free_s(volumes), volumes.take(of_partial.first), volumes.take(state.first)
+        waits = self._waits(partials)
         axes = axes_of_several(states.candidates, GRADIENT_AXES)
         traffic, alone = zip(*(self._carried_s(axis, states, coarse=True) for axis in axes), strict=True)
         summed = np.sum(traffic, axis=0)[:, state.code]
         early = self.early(volumes)
-        apart = () if early is None else (sum(part for part in alone if part is not None)[:, state.code],)
+        unshared = () if early is None else (sum(part for part in alone if part is not None)[:, state.code],)
         serial, first, longest = (
-            each[base.code] for each in (waits.waited_s, waits.early_s, np.asarray(waits.alone_s))
+            each[of_partial.code] for each in (waits.waited_s, waits.early_s, np.asarray(waits.alone_s))
         )
-        terms = waiting(volumes, Terms({"": serial}, (summed,), longest, early_s=first, apart_s=apart))
+        terms = waiting(volumes, Terms({"": serial}, (summed,), longest, early_s=first, unshared_s=unshared))
         parts, over, shards = [terms], windows(candidates, work), LeastPasses.of(volumes)
         # only the bound uses ``early``: in the estimate all ranks' gradients share the links between buildings
         together = added_s(parts, over, None, shards)
@@ -232,7 +234,7 @@ class Bounder:
         parts, used = [], []
         for axis in (axis for axis in orders[0] if (getattr(candidates, axis) > 1).any()):
             sets, of_order = sets_before(orders, axis)
-            stride = np.stack([stride_behind(candidates, faster) for faster in sets])
+            stride = np.stack([stride_of(candidates, faster) for faster in sets])
             parts.append(self._arc(axis, stride, volumes, kinds).terms(volumes))
             used.append(of_order)
         out = np.zeros((2, len(orders), len(candidates)))
@@ -254,13 +256,14 @@ class Bounder:
             some = volumes.take(pairs.first % len(volumes.candidates))
             return some, stride.ravel()[pairs.first], pairs.code.reshape(stride.shape)
 
-        some, apart, waits = met(kinds.base)
-        calls = self._calls(axis, some, apart, coarse=False)
-        carrying, apart, carries = met(kinds.state)
-        far, (window, alone) = self._far(axis, volumes.candidates, stride), self._carried_s(axis, carrying, apart)
-        return Arc(axis, some, calls, waits, window[:, carries], far, None if alone is None else alone[:, carries])
+        some, strides, waits = met(kinds.partial)
+        calls = self._calls(axis, some, strides, coarse=False)
+        carrying, strides, carries = met(kinds.state)
+        crosses = self._crosses(axis, volumes.candidates, stride)
+        window, alone = self._carried_s(axis, carrying, strides)
+        return Arc(axis, some, calls, waits, window[:, carries], crosses, None if alone is None else alone[:, carries])
 
-    def _far(self, axis: GridAxis, candidates: Candidates, stride: Ints) -> Bools | None:
+    def _crosses(self, axis: GridAxis, candidates: Candidates, stride: Ints) -> Bools | None:
         """Return whether gradients over an axis cross buildings, (n,) or (k, n); None: the allocation decides."""
         return None
 
@@ -311,11 +314,13 @@ class Bounder:
         """Return ``_calls`` on every accelerator type; a single entry where the types do not differ."""
         candidates = volumes.candidates
         kinds = distinct(*(getattr(candidates, name) for name in (*LAYER_COLUMNS, "pp", "dp")), stride)
-        some, apart = volumes.take(kinds.first), stride[kinds.first]
+        some, strides = volumes.take(kinds.first), stride[kinds.first]
         of = partial(self._group, some.candidates, coarse=coarse, waits=axis in WAITED)
-        group = of(*(keys_axis(some.candidates, apart) if axis == "cp" else (getattr(some.candidates, axis), apart)))
-        experts = of(*expert_axis(some.candidates, apart)) if axis == "dp_shard" else None
-        heads = of(some.candidates.cp_inner, apart) if axis == "cp" and (some.candidates.cp_inner > 1).any() else None
+        group = of(
+            *(keys_axis(some.candidates, strides) if axis == "cp" else (getattr(some.candidates, axis), strides))
+        )
+        experts = of(*expert_axis(some.candidates, strides)) if axis == "dp_shard" else None
+        heads = of(some.candidates.cp_inner, strides) if axis == "cp" and (some.candidates.cp_inner > 1).any() else None
         if len(self.types) == 1 or axis not in WAITED:
             return [axis_calls(axis, some, group, experts, heads).take(kinds.code)]
         also = ([one and self._on(name, one) for one in (experts, heads)] for name in self.types)
@@ -337,8 +342,8 @@ class Bounder:
         if axis not in GRADIENT_AXES:
             return np.zeros((TRAFFIC_ROWS, len(volumes.candidates))), None
         groups = self._carrying(axis, volumes, stride, coarse)
-        apart = trunks_apart_s(axis, volumes, *groups) if self.many_buildings else ()
-        return window_s(axis, volumes, *groups), sum(apart[1:], start=apart[0]) if apart else None
+        unshared = unshared_links_s(axis, volumes, *groups) if self.many_buildings else ()
+        return window_s(axis, volumes, *groups), sum(unshared[1:], start=unshared[0]) if unshared else None
 
     def _carrying(
         self, axis: GridAxis, volumes: Volumes, stride: Ints | None, coarse: bool
@@ -348,11 +353,11 @@ class Bounder:
         stride = np.ones(len(candidates), dtype=np.int64) if stride is None else stride
         kinds = distinct(getattr(candidates, axis), candidates.ep, stride, candidates.world_size)
         some = candidates.take(kinds.first)
-        degree, apart = getattr(some, axis), stride[kinds.first]
-        group = self._group(some, degree, apart, coarse, kinds.code)
+        degree, strides = getattr(some, axis), stride[kinds.first]
+        group = self._group(some, degree, strides, coarse, kinds.code)
         if axis != "dp_shard":
             return group, None
-        return group, self._group(some, some.dp_shard // some.ep, apart * some.ep, coarse, kinds.code)
+        return group, self._group(some, some.dp_shard // some.ep, strides * some.ep, coarse, kinds.code)
 
     def _group(
         self,
@@ -383,9 +388,9 @@ class Bounder:
         ways = None if coarse else pool.border_ways(stride, world)
         if not waits:
             return relaxed_shape(degree, stride, sizes, cut, least, host, buildings, ways)
-        apart = told_apart(degree * stride, self.sizes[CAMPUS], candidates.pp)
-        shape = relaxed_shape(degree, stride, sizes, np.where(apart[..., None], 0, cut), least, host, buildings, ways)
-        return alone_shape(shape, ~apart & (candidates.pp > 1), candidates.pp) if self.many_buildings else shape
+        known = told_apart(degree * stride, self.sizes[CAMPUS], candidates.pp)
+        shape = relaxed_shape(degree, stride, sizes, np.where(known[..., None], 0, cut), least, host, buildings, ways)
+        return alone_shape(shape, ~known & (candidates.pp > 1), candidates.pp) if self.many_buildings else shape
 
     def _links_of(self, candidates: Candidates) -> Links:
         return self.links

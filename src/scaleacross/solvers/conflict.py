@@ -31,7 +31,7 @@ from scaleacross.workloads.problem import Problem
 MANY: Final = 1 << 20
 BATCH_FACTOR: Final = 12
 EXPANDED: Final = 4096
-"""Bases that are expanded at once to find one candidate that fits."""
+"""Partial candidates that are expanded at once to find one candidate that fits."""
 CHOICES: Final = (
     "recompute",
     "micro_batch_sequences",
@@ -98,14 +98,14 @@ def possible(problem: Problem, dropped: frozenset[str]) -> bool:
 def _any_fits(space: SearchSpace, bounder: Bounder, capacity_bytes: float, apart: FailureDomains | None) -> bool:
     """Return whether a candidate needs at most the capacity and can keep its replicas apart.
 
-    Bases are expanded in ascending order of their memory, only until one is found.
+    Partial candidates are expanded in ascending order of their memory, only until one is found.
     """
-    for bases in space.bases(Refusals()):
-        fitting = bases
+    for partials in space.partials(Refusals()):
+        fitting = partials
         if apart is not None:
-            fitting = bases.take(lost_at_least(bounder.pool, bases, apart) <= apart.max_replicas_lost)
+            fitting = partials.take(lost_at_least(bounder.pool, partials, apart) <= apart.max_replicas_lost)
         if np.isfinite(capacity_bytes):
-            needed = bounder.base_needed_bytes(fitting)
+            needed = bounder.partial_needed_bytes(fitting)
             fitting = fitting.take(np.argsort(needed, kind="stable")[: int((needed <= capacity_bytes).sum())])
         for start in range(0, len(fitting), EXPANDED):
             block = fitting.take(np.arange(start, min(start + EXPANDED, len(fitting))))

@@ -55,18 +55,18 @@ class Crossing(Bounder):
 
     Attributes:
         held: accelerators of every set of buildings, ascending, (sets,).
-        far: width (bytes/s) and latency (s), (sets, 2 levels, 2), the best of sets with as many accelerators or more.
+        crossing: width (bytes/s) and latency (s), (sets, 2 levels, 2), the best of sets with as many accelerators or more.
     """
 
     held: Ints
-    far: Floats
+    crossing: Floats
 
     @classmethod
     def of(cls, bounder: Bounder) -> Crossing:
         """Return the crossing part of the bounder of a pool of one type."""
         same = {f.name: getattr(bounder, f.name) for f in fields(Bounder)}
-        held, far = _far_figures(bounder.pool, bounder.links)
-        return cls(**same, held=held, far=far)
+        held, crossing = _crossing_figures(bounder.pool, bounder.links)
+        return cls(**same, held=held, crossing=crossing)
 
     @property
     def launch_s(self) -> float:
@@ -78,7 +78,7 @@ class Crossing(Bounder):
         candidates, work = bounded.candidates, bounded.work
         volumes, over = self.volumes(candidates, work), windows(candidates, work)
         beyond = candidates.world_size > max(building.num_accelerators for building in self.pool.buildings)
-        cut, law = np.where(beyond, np.inf, 0.0), np.where(beyond, np.inf, self._trips_s(bounded, far=False))
+        cut, law = np.where(beyond, np.inf, 0.0), np.where(beyond, np.inf, self._trips_s(bounded, crossing=False))
         for axis in GRID_AXES:
             degree = getattr(candidates, axis)
             rows = np.flatnonzero(beyond & (degree > 1))
@@ -87,7 +87,8 @@ class Crossing(Bounder):
             some = volumes.take(rows)
             stride = some.candidates.world_size // degree[rows]
             here = tuple(window.take(rows) for window in over)
-            calls, (traffic, apart) = self._calls(axis, some, stride, coarse=False), self._carried_s(axis, some, stride)
+            calls = self._calls(axis, some, stride, coarse=False)
+            traffic, unshared = self._carried_s(axis, some, stride)
             waits = waits_of(some, calls)
             waited = longest_s(waits.waited_s, waits.alone_s)
             early, shards, longest = early_gradients(some), LeastPasses.of(some), waited
@@ -95,64 +96,64 @@ class Crossing(Bounder):
             if shards is not None:
                 beyond_s, whole_s = shards.bounds_s(traffic)
                 longest = longest_s(np.maximum(waits.waited_s + beyond_s, whole_s - shards.computed_s), waited)
-                here, later = shards.behind(here, longest), shards.behind(here, endless)
+                here, later = shards.overlapping(here, longest), shards.overlapping(here, endless)
             if early is not None:
-                apart = np.zeros((2, len(rows))) if apart is None else apart
-                here, traffic = early.behind(here, longest, waits.early_s), early.alone(traffic, apart)
-                later = early.behind(later, endless, 0.0)
+                unshared = np.zeros((2, len(rows))) if unshared is None else unshared
+                here, traffic = early.overlapping(here, longest, waits.early_s), early.alone(traffic, unshared)
+                later = early.overlapping(later, endless, 0.0)
             added = longest + exposed_in_windows_s(traffic, here)
-            trips = self._trips_s(bounded.take(rows), far=axis == "pp")
+            trips = self._trips_s(bounded.take(rows), crossing=axis == "pp")
             if axis != "pp":
                 trips = trips + waited + exposed_in_windows_s(traffic, later)
             cut[rows], law[rows] = np.minimum(cut[rows], added), np.minimum(law[rows], trips)
         return bounded.free_s + cut, law + work.optimizer_s
 
-    def _trips_s(self, bounded: Bounded, far: bool) -> Floats:
+    def _trips_s(self, bounded: Bounded, crossing: bool) -> Floats:
         """Return the bound of Little's law, s, (n,); 0 where the backward is split."""
         candidates, work = bounded.candidates, bounded.work
         p, m, v = candidates.pp, candidates.num_micro_batches, candidates.num_chunks
         latency = self.links.latency
         near_s = latency[:CAMPUS].min()
         hops = (p * v - 1) * near_s
-        if far:
+        if crossing:
             largest = max(building.num_accelerators for building in self.pool.buildings)
             # a pipeline over all global ranks crosses at least this many borders between buildings
-            num_far = -(-candidates.world_size // largest) - 1
-            far_s = self._far_of(candidates.world_size)[:, :, 1].min(axis=1)
-            hops = hops + v * num_far * np.maximum(0.0, far_s - near_s)
+            num_crossing = -(-candidates.world_size // largest) - 1
+            crossing_s = self._crossing_of(candidates.world_size)[:, :, 1].min(axis=1)
+            hops = hops + v * num_crossing * np.maximum(0.0, crossing_s - near_s)
         slots = max_in_flight(candidates.schedule_names, p, m, v, 0)
         whole = work.whole_share * (work.forward_s + work.backward_s)
         trip = np.where(v == 1, whole, p * (work.least_forward_s + work.least_backward_s)) + 2 * hops
         return np.where(among(candidates.schedule, WHOLE), m * (v + 1) / (2 * slots) * trip, 0.0)
 
-    def _far_of(self, world: Ints) -> Floats:
-        return self.far[np.minimum(np.searchsorted(self.held, world), len(self.held) - 1)]
+    def _crossing_of(self, world: Ints) -> Floats:
+        return self.crossing[np.minimum(np.searchsorted(self.held, world), len(self.held) - 1)]
 
     def _links_of(self, candidates: Candidates) -> Links:
-        far = self._far_of(candidates.world_size)
+        crossing = self._crossing_of(candidates.world_size)
         shape = (len(candidates), len(self.links.bandwidth))
         # links inside buildings take no time here, so only the levels from CAMPUS on get figures
         bandwidth, capacity = (np.full(shape, np.inf) for _ in range(2))
         latency = np.zeros(shape)
         bandwidth[:, CAMPUS:] = self.links.bandwidth[CAMPUS:]
-        capacity[:, CAMPUS:], latency[:, CAMPUS:] = far[:, :, 0], far[:, :, 1]
+        capacity[:, CAMPUS:], latency[:, CAMPUS:] = crossing[:, :, 0], crossing[:, :, 1]
         egress = np.where(
             np.isfinite(capacity), self.links.capacity if self.links.egress is None else self.links.egress, np.inf
         )
         return Links(bandwidth, capacity, latency, egress=egress, two_buildings=self.links.two_buildings)
 
 
-def _far_figures(pool: AcceleratorPool, links: Links) -> tuple[Ints, Floats]:
-    """Return ``held`` and ``far`` of ``Crossing``."""
+def _crossing_figures(pool: AcceleratorPool, links: Links) -> tuple[Ints, Floats]:
+    """Return ``held`` and ``crossing`` of ``Crossing``."""
     best = np.stack([links.capacity[CAMPUS:], links.latency[CAMPUS:]], axis=1)
     if not 2 <= len(pool.buildings) <= MAX_BUILDINGS:
         return np.array([pool.num_accelerators]), best[None]
     sets = sorted(_sets(pool, best), key=lambda one: one[0])
-    held, far = np.array([size for size, _ in sets]), np.stack([figures for _, figures in sets])
+    held, crossing = np.array([size for size, _ in sets]), np.stack([figures for _, figures in sets])
     # a larger set may serve a smaller candidate, so each row takes the best of the rows after it
-    far[:, :, 0] = np.maximum.accumulate(far[::-1, :, 0], axis=0)[::-1]
-    far[:, :, 1] = np.minimum.accumulate(far[::-1, :, 1], axis=0)[::-1]
-    return held, far
+    crossing[:, :, 0] = np.maximum.accumulate(crossing[::-1, :, 0], axis=0)[::-1]
+    crossing[:, :, 1] = np.minimum.accumulate(crossing[::-1, :, 1], axis=0)[::-1]
+    return held, crossing
 
 
 def _sets(pool: AcceleratorPool, best: Floats) -> Iterator[tuple[int, Floats]]:

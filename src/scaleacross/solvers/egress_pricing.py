@@ -25,7 +25,7 @@ from scaleacross.cost_models.egress import (
     unit_prices,
 )
 from scaleacross.cost_models.traffic import Flow, Volumes, sent
-from scaleacross.solvers.pools import AcceleratorPool, Fill, shares
+from scaleacross.solvers.pools import AcceleratorPool, Allocation, shares
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import axis_orders, communicator_axes
 
@@ -37,16 +37,21 @@ class EgressPricing:
     """Unit prices on one pool, kept by degrees and allocation."""
 
     pool: AcceleratorPool
-    _prices: dict[Fill, Prices] = field(default_factory=dict)
-    _units: dict[tuple[Fill, int, int], UnitPrices] = field(default_factory=dict)
+    _prices: dict[Allocation, Prices] = field(default_factory=dict)
+    _units: dict[tuple[Allocation, int, int], UnitPrices] = field(default_factory=dict)
     _tables: dict[Degrees, Floats] = field(default_factory=dict)
 
     def exact(
-        self, degrees: Degrees, axis_order: Sequence[GridAxis], fill: Fill, sent: Sequence[Flow], num_chunks: int
+        self,
+        degrees: Degrees,
+        axis_order: Sequence[GridAxis],
+        allocation: Allocation,
+        sent: Sequence[Flow],
+        num_chunks: int,
     ) -> float:
         """Return currency units per step on one placement."""
         groups = communicator_axes(degrees, axis_order)
-        return sum(flow_price(flow, self._unit(fill, *groups[flow.shape]), num_chunks) for flow in sent)
+        return sum(flow_price(flow, self._unit(allocation, *groups[flow.shape]), num_chunks) for flow in sent)
 
     def least(self, volumes: Volumes) -> Floats:
         """Return the least currency units per step on any placement, (n,); 0 where one building holds the candidate."""
@@ -68,24 +73,26 @@ class EgressPricing:
         if degrees not in self._tables:
             active = [axis for axis in GRID_AXES if degrees.of(axis) > 1]
             idle = [axis for axis in GRID_AXES if axis not in active]
-            fills = self.pool.fills_of(degrees)
+            allocations = self.pool.allocations_of(degrees)
             groups = [
                 communicator_axes(degrees, (*idle, *order)) for order in axis_orders(active, degrees.expert_lanes > 1)
             ]
             pairs = {pair: index for index, pair in enumerate({pair for group in groups for pair in group.values()})}
             # many orders give every communicator the same (degree, stride), so each such row is kept once
             rows = np.unique([[pairs[group[shape]] for shape in SHAPES] for group in groups], axis=0)
-            units = np.array([[self._unit(fill, *pair) for pair in pairs] for fill in fills], dtype=np.float64)
-            table = units.reshape(len(fills), len(pairs), len(UnitPrices._fields))[:, rows]
-            self._tables[degrees] = table.reshape(len(fills) * len(rows), len(SHAPES) * len(UnitPrices._fields))
+            units = np.array(
+                [[self._unit(allocation, *pair) for pair in pairs] for allocation in allocations], dtype=np.float64
+            )
+            table = units.reshape(len(allocations), len(pairs), len(UnitPrices._fields))[:, rows]
+            self._tables[degrees] = table.reshape(len(allocations) * len(rows), len(SHAPES) * len(UnitPrices._fields))
         return self._tables[degrees]
 
-    def _unit(self, fill: Fill, degree: int, stride: int) -> UnitPrices:
-        key = (fill, degree, stride)
+    def _unit(self, allocation: Allocation, degree: int, stride: int) -> UnitPrices:
+        key = (allocation, degree, stride)
         if key not in self._units:
-            if fill not in self._prices:
-                self._prices[fill] = hop_prices(self.pool.topology, shares(fill))
-            self._units[key] = unit_prices(group_patterns(shares(fill), degree, stride), self._prices[fill])
+            if allocation not in self._prices:
+                self._prices[allocation] = hop_prices(self.pool.topology, shares(allocation))
+            self._units[key] = unit_prices(group_patterns(shares(allocation), degree, stride), self._prices[allocation])
         return self._units[key]
 
 

@@ -29,27 +29,27 @@ class EqualRanks(Bounder):
     """
 
     @cached_property
-    def _unlike(self) -> MixedBounder:
+    def _heterogeneous(self) -> MixedBounder:
         return MixedBounder(**{each.name: getattr(self, each.name) for each in fields(Bounder)})
 
-    def base_free_s(self, bases: Candidates) -> Floats:
-        """Return ``MixedBounder.base_free_s``."""
-        return self._unlike.base_free_s(bases)
+    def partial_free_s(self, partials: Candidates) -> Floats:
+        """Return ``MixedBounder.partial_free_s``."""
+        return self._heterogeneous.partial_free_s(partials)
 
-    def base_bound_s(self, bases: Candidates) -> Floats:
-        """Return ``MixedBounder.base_bound_s``."""
-        return self._unlike.base_bound_s(bases)
+    def partial_bound_s(self, partials: Candidates) -> Floats:
+        """Return ``MixedBounder.partial_bound_s``."""
+        return self._heterogeneous.partial_bound_s(partials)
 
     def coarse(self, candidates: Candidates) -> Bounded:
         """Return work and estimate of ranks of the slowest type with the bound of ``MixedBounder``."""
-        return replace(super().coarse(candidates), bound_s=self._unlike.coarse(candidates).bound_s)
+        return replace(super().coarse(candidates), bound_s=self._heterogeneous.coarse(candidates).bound_s)
 
     def order_figures_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Return bounds and estimates less ``placement_free_s`` of ``work``, s, (2, orders, n)."""
-        least = self._unlike.coarse(candidates).work
+        least = self._heterogeneous.coarse(candidates).work
         # ``MixedBounder`` bounds refer to another placement-free part, so both are put on that of ``work``
         other_s = placement_free_s(self.volumes(candidates, least)) - placement_free_s(self.volumes(candidates, work))
-        bounds = self._unlike.order_bounds_s(candidates, least, orders) + other_s
+        bounds = self._heterogeneous.order_bounds_s(candidates, least, orders) + other_s
         return np.stack([bounds, super().order_figures_s(candidates, work, orders)[1]])
 
 

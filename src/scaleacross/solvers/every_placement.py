@@ -21,6 +21,7 @@ import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms, searched_network
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints, candidate_of
+from scaleacross.cost_models.differing_ranks import Rows
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.cost_models.groups import stacked_shapes
 from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, StackedTimes, TimedLayers, times_by_type
@@ -31,7 +32,6 @@ from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.plan_cost import stage_memory
 from scaleacross.cost_models.recomputation import is_by_stage
 from scaleacross.cost_models.step import StepTimes, placement_free_s, step_times
-from scaleacross.cost_models.uneven import Rows
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.mixed_pools import MixedBounder, bounder_on
@@ -107,18 +107,18 @@ class EveryPlacement(Placer):
         orders = wanted.among(list(self._promising(candidates, work, limit_s - free_s)))
         trials = [one for one in self._balanced(candidates, orders) if one.floor_s < limit_s]
         at = [(one.balance, place) for one in trials for place in one.places]
-        floors, behind = self._floors_s(trials)
+        floors, after_pipeline_s = self._floors_s(trials)
         for index in np.argsort(floors, kind="stable").tolist():
             if floors[index] >= limit_s:
                 break
             if wanted.stop() or (best is not None and best.communication_s <= wanted.enough_s):
                 return best and replace(best, complete=False)
-            balance, (fill, order) = at[index]
+            balance, (allocation, order) = at[index]
             decision = balanced(candidates.decision(0), balance)
-            step_s = self._step_s(decision, (fill, order), limit_s, float(behind[index]))
+            step_s = self._step_s(decision, (allocation, order), limit_s, float(after_pipeline_s[index]))
             if step_s < limit_s:
                 limit_s = step_s
-                best = PlacementDecision(order, fill, step_s - free_s, complete=True, balance=balance)
+                best = PlacementDecision(order, allocation, step_s - free_s, complete=True, balance=balance)
         return best
 
     def every_of(self, decision: Decision) -> Iterator[tuple[float, PlacementDecision]]:
@@ -136,8 +136,8 @@ class EveryPlacement(Placer):
             if not all(stage.fits for stage in memory):
                 continue
             for place in places:
-                fill, axis_order = place
-                yield self._step_s(decision, place), PlacementDecision(axis_order, fill, 0.0, complete=True)
+                allocation, axis_order = place
+                yield self._step_s(decision, place), PlacementDecision(axis_order, allocation, 0.0, complete=True)
 
     @property
     def by_stage(self) -> bool:
@@ -182,18 +182,18 @@ class EveryPlacement(Placer):
     def places(self, candidates: Candidates, orders: Sequence[AxisOrder] | None = None) -> Iterator[Place]:
         """Yield the places where a single candidate may lie; ``orders`` of its active axes, None for all."""
         idle, orders = axes_of(candidates)[1], orders_of(candidates) if orders is None else orders
-        for fill in self.fills_of(candidates) if orders else ():
+        for allocation in self.allocations_of(candidates) if orders else ():
             for order in orders:
-                place = (fill, (*idle, *order))
+                place = (allocation, (*idle, *order))
                 if self._c1_failures(candidates, place):
                     yield place
 
     def _c1_failures(self, candidates: Candidates, place: Place) -> bool:
-        wanted, (fill, order) = self.bounder.job.failure_domains, place
+        wanted, (allocation, order) = self.bounder.job.failure_domains, place
         if wanted is None:
             return True
         degrees = candidates.decision(0).degrees
-        lost = replicas_lost(self.pool.topology, shares(fill), degrees, order, wanted.level)
+        lost = replicas_lost(self.pool.topology, shares(allocation), degrees, order, wanted.level)
         return lost <= wanted.max_replicas_lost
 
     def _layer_times(self, candidates: Candidates) -> list[StackedTimes]:
@@ -204,16 +204,18 @@ class EveryPlacement(Placer):
         return self._times[key]
 
     def _layout(self, degrees: Degrees, place: Place) -> Layout:
-        fill, order = place
+        allocation, order = place
         stride = strides(degrees, order)
-        key = (fill, *((degrees.of(axis), stride[axis] if degrees.of(axis) > 1 else 1) for axis in LAYOUT_AXES))
+        key = (allocation, *((degrees.of(axis), stride[axis] if degrees.of(axis) > 1 else 1) for axis in LAYOUT_AXES))
         if key not in self._layouts:
-            self._layouts[key] = layout_of(self.pool.topology, shares(fill), degrees, order)
+            self._layouts[key] = layout_of(self.pool.topology, shares(allocation), degrees, order)
         return self._layouts[key]
 
-    def _step_s(self, decision: Decision, place: Place, limit_s: float = np.inf, behind_s: float = 0.0) -> float:
+    def _step_s(
+        self, decision: Decision, place: Place, limit_s: float = np.inf, after_pipeline_s: float = 0.0
+    ) -> float:
         """Return the exact step in a place, s; inf once it is known to take ``limit_s`` (``step_seconds``)."""
-        return self.on(place[0]).step_s(placed_at(decision, place), self._known, limit_s, behind_s)
+        return self.on(place[0]).step_s(placed_at(decision, place), self._known, limit_s, after_pipeline_s)
 
     def _floors_s(self, trials: Sequence[Trial]) -> tuple[Floats, Floats]:
         """Return lower bounds on the step and on what follows the pipeline, s, (places,) each, trial by trial.
@@ -225,7 +227,7 @@ class EveryPlacement(Placer):
         times, sizes = self._times_at(trials), [len(one.rows.types) for one in trials for _ in one.places]
         # the rows of one trial in one place are adjacent, so ``reduceat`` reduces each run of them
         starts = np.cumsum([0, *sizes[:-1]])
-        return np.maximum.reduceat(times.step_s, starts), np.minimum.reduceat(times.behind_s, starts)
+        return np.maximum.reduceat(times.step_s, starts), np.minimum.reduceat(times.after_pipeline_s, starts)
 
     def _times_at(self, trials: Sequence[Trial]) -> StepTimes:
         """Return lower bounds on the step of every row in every place, as if pipeline messages took no time.
@@ -238,16 +240,21 @@ class EveryPlacement(Placer):
         first = trials[0].rows.candidates.take(np.zeros(1, dtype=np.int64))
         rows = Rows.concatenated([one.rows for one in trials]).take(row)
         volumes = self.bounder.volumes(rows.candidates, rows.work)
-        fills = {fill: index for index, fill in enumerate(dict.fromkeys(fill for fill, _ in places))}
-        whole, at = [self.levels(fill) for fill in fills], np.array([fills[fill] for fill, _ in places])[place]
+        allocations = {
+            allocation: index for index, allocation in enumerate(dict.fromkeys(allocation for allocation, _ in places))
+        }
+        whole, at = (
+            [self.levels(allocation) for allocation in allocations],
+            np.array([allocations[allocation] for allocation, _ in places])[place],
+        )
         own = [levels.on(name) for name in self.bounder.types for levels in whole]
         # in ``[*whole, *own]`` the links of type t on fill i follow at (t + 1) · fills + i
         links, at_own = stacked_links(whole, at), (rows.types + 1) * len(whole) + at
         network = searched_network(self.bounder.job, self.bounder.accelerators)
         terms = []
         for axis in (axis for axis in GRID_AXES if axis != "pp"):
-            arcs = [(fill, _faster(order, axis)) for fill, order in places]
-            shapes = [self._axis_shapes(first, axis, faster, fill) for fill, faster in arcs]
+            arcs = [(allocation, _faster(order, axis)) for allocation, order in places]
+            shapes = [self._axis_shapes(first, axis, faster, allocation) for allocation, faster in arcs]
             each = [stacked_shapes(column) for column in zip(*shapes, strict=True)]
             stacked = [shape.take(place) for shape in each]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
@@ -272,8 +279,8 @@ def _pairs(trials: Sequence[Trial], number: Mapping[Place, int]) -> tuple[Ints, 
 
 def placed_at(decision: Decision, place: Place) -> Decision:
     """Return the decision with its placement set to a place."""
-    fill, order = place
-    return decision.model_copy(update={"placement": Placement(axis_order=order, fill=shares(fill))})
+    allocation, order = place
+    return decision.model_copy(update={"placement": Placement(axis_order=order, fill=shares(allocation))})
 
 
 def balanced(decision: Decision, balance: Balance) -> Decision:

@@ -34,8 +34,9 @@ def keeps_apart(pool: AcceleratorPool, degrees: Degrees, wanted: FailureDomains)
     active = [axis for axis in GRID_AXES if degrees.of(axis) > 1]
     idle = [axis for axis in GRID_AXES if axis not in active]
     return any(
-        replicas_lost(pool.topology, shares(fill), degrees, (*idle, *order), wanted.level) <= wanted.max_replicas_lost
-        for fill in pool.fills_of(degrees)
+        replicas_lost(pool.topology, shares(allocation), degrees, (*idle, *order), wanted.level)
+        <= wanted.max_replicas_lost
+        for allocation in pool.allocations_of(degrees)
         for order in axis_orders(active, degrees.expert_lanes > 1)
     )
 

@@ -1,7 +1,7 @@
 """Find a first plan without a search, whatever the clock says, where a search ended before it had any.
 
 A few choices nearly decide how much memory is filled. So the job is narrowed to those that hold least, while all
-degrees stay. Bases that fit are expanded, least bound first, until one of their candidates has a placement. If none
+degrees stay. Partial candidates that fit are expanded, least bound first, until one of their candidates has a placement. If none
 has, the job is narrowed less, the last time not at all. So nothing that fits is missed.
 """
 
@@ -23,7 +23,7 @@ from scaleacross.spec.parallelism import SHARD_LEVELS
 from scaleacross.workloads.layer_profile import ModelProfile
 
 EXPANDED: Final = 128
-"""Bases that are expanded together."""
+"""Partial candidates that are expanded together."""
 
 
 def first_plan(state: Search, placers: Sequence[Placer], tries: int | None = None) -> None:
@@ -61,10 +61,14 @@ def _placed(state: Search, job: Job, placer: Placer) -> Iterator[bool]:
     """Yield for every candidate of the job that fits on the pool whether it could be placed."""
     bounder = placer.bounder
     space = narrowed(SearchSpace(job, state.problem.profile, placer.pool.num_accelerators, placer.pool.unit))
-    parts, together = space.bases(Refusals()), 1 if space.policies_open else EXPANDED
-    for bases in parts if job == state.problem.job else [concatenate(list(parts))]:
-        fitting = bases.take(bounder.base_needed_bytes(bases) <= bounder.capacity_bytes) if len(bases) else bases
-        bounds = bounder.base_bound_s(fitting) if len(fitting) else np.zeros(0)
+    parts, together = space.partials(Refusals()), 1 if space.policies_open else EXPANDED
+    for partials in parts if job == state.problem.job else [concatenate(list(parts))]:
+        fitting = (
+            partials.take(bounder.partial_needed_bytes(partials) <= bounder.capacity_bytes)
+            if len(partials)
+            else partials
+        )
+        bounds = bounder.partial_bound_s(fitting) if len(fitting) else np.zeros(0)
         order: Ints = np.argsort(bounds, kind="stable")
         for start in range(0, len(order), together):
             rows = space.expand(fitting.take(order[start : start + together]), Refusals())

@@ -27,7 +27,7 @@ from scaleacross.cost_models.step import exact_shapes
 from scaleacross.cost_models.waiting_groups import least_shape
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES
 from scaleacross.solvers.candidates import Bounder
-from scaleacross.solvers.pools import AcceleratorPool, Fill, shares
+from scaleacross.solvers.pools import AcceleratorPool, Allocation, shares
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.placement import Placement
@@ -43,7 +43,7 @@ class FixedPlacement(Bounder):
     ``order_bounds_s`` bounds the communication of candidates on many orders.
     """
 
-    fill: Fill
+    fill: Allocation
     levels: Levels
     _shapes: dict[tuple[int, int], GroupShape] = field(default_factory=dict)
     _groups: dict[int, Group] = field(default_factory=dict)
@@ -52,16 +52,16 @@ class FixedPlacement(Bounder):
     def of(
         cls,
         pool: AcceleratorPool,
-        fill: Fill,
+        allocation: Allocation,
         job: Job,
         profile: ModelProfile,
         network: Literal["best", "library"] | Best = "best",
     ) -> FixedPlacement:
         """Return the bounder with the links of this allocation."""
-        levels = build_levels(pool.topology, shares(fill), pool.paths)
+        levels = build_levels(pool.topology, shares(allocation), pool.paths)
         one = links_of(levels)
         links = one._replace(bandwidth=one.bandwidth[None], capacity=one.capacity[None], latency=one.latency[None])
-        return cls(pool, job, profile, links, pool.largest_children(), network, fill, levels)
+        return cls(pool, job, profile, links, pool.largest_children(), network, allocation, levels)
 
     def shape(self, degree: int, stride: int) -> GroupShape:
         """Return the exact shape of the groups of an axis."""
@@ -75,10 +75,16 @@ class FixedPlacement(Bounder):
         return candidates.decision(row).model_copy(update={"placement": placement})
 
     def step_s(
-        self, decision: Decision, known: KnownReplicas | None = None, limit_s: float = np.inf, behind_s: float = 0.0
+        self,
+        decision: Decision,
+        known: KnownReplicas | None = None,
+        limit_s: float = np.inf,
+        after_pipeline_s: float = 0.0,
     ) -> float:
         """Return the exact step time of a decision placed here, s; other arguments as of ``step_seconds``."""
-        return step_seconds(*self._model, decision, self.groups(decision), self.levels, known, limit_s, behind_s)
+        return step_seconds(
+            *self._model, decision, self.groups(decision), self.levels, known, limit_s, after_pipeline_s
+        )
 
     def cost(self, decision: Decision) -> PlanCost:
         """Return all figures of a decision placed on this allocation."""
@@ -123,10 +129,10 @@ class FixedPlacement(Bounder):
         inside = (group.shape.span < CAMPUS).astype(np.int64)
         return replace(group, links=stacked_links([self.levels, self.levels.on(accelerator)], inside))
 
-    def _far(self, axis: GridAxis, candidates: Candidates, stride: Ints) -> Bools | None:
+    def _crosses(self, axis: GridAxis, candidates: Candidates, stride: Ints) -> Bools | None:
         degree = np.broadcast_to(getattr(candidates, axis), stride.shape)
-        far = self._exact(degree.ravel(), stride.ravel()).span >= CAMPUS
-        return np.asarray(far.reshape(stride.shape) & (axis in GRADIENT_AXES))
+        crosses = self._exact(degree.ravel(), stride.ravel()).span >= CAMPUS
+        return np.asarray(crosses.reshape(stride.shape) & (axis in GRADIENT_AXES))
 
     @property
     def many_buildings(self) -> bool:

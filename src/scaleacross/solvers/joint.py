@@ -8,7 +8,7 @@ Variables     f ∈ F                                       pool
               σ ∈ SCHEDULE_NAMES with v ∈ ℕ chunks, ρ ∈ RECOMPUTES, ζ ∈ SHARD_LEVELS
               π   order of the axes of degree > 1, fastest first
               n_β ∈ ℕ accelerators of building β, in the sequence of an allocation (S1–S3, ``pools``)
-              layers per stage (B1, ``balance``, ``uneven_layers``), and micro-batches per replica class where f has
+              layers per stage (B1, ``balance``, ``unequal_layers``), and micro-batches per replica class where f has
               several types (B2)
 Constraints   C1 heads        tp divides heads, key/value heads and MLP widths                          (R1)
               C2 sequence     2·cp and tp divide the sequence, enough tokens per rank                   (R2)
@@ -28,25 +28,25 @@ Objective     min step time of the cost model (``cost_models.step``)
 R1–R9 are those of ``search_space``; π and n are decided by ``place_parallelism``. Steps 1 to 4 of one pool are in
 ``pool_blocks``.
 
-1. Enumerate *bases*: all choices but dp's split, ζ, π and n. Where these are too many, ρ and offloads stay open, too
-   (``open_policies``). A sample of bases gives the first incumbent. One building alone (``one_building``) or the quick
-   space of a full one (``quick_space``) may improve it. The other bases are dropped by computation alone, then by
+1. Enumerate *partial candidates*: all choices but dp's split, ζ, π and n. Where these are too many, ρ and offloads stay open, too
+   (``open_policies``). A sample of them gives the first incumbent. One building alone (``one_building``) or the quick
+   space of a full one (``quick_space``) may improve it. The other partial candidates are dropped by computation alone, then by
    memory, then by the bound with communication. The rest is sorted.
-2. Expand the bases block by block, least estimate first (on one accelerator type the bound serves as estimate). Drop
+2. Expand the partial candidates block by block, least estimate first (on one accelerator type the bound serves as estimate). Drop
    what does not fit, and compute the coarse bound of every candidate.
 3. Place the most promising candidates after every block. On one type a candidate may have hundreds of placements, so
    few of them get exact step times, and step 5 places the candidate again. On several types one candidate is placed,
    then those that differ from it in one choice, as long as one of them is faster (``neighbours``). The incumbent prunes
-   every candidate, and every base still to be expanded, whose bound is not below it. The ratio of step time to estimate
+   every candidate, and every partial one still to be expanded, whose bound is not below it. The ratio of step time to estimate
    is expected of all candidates with the same pipeline (``beyond``). Where nothing in the next block is expected to be
-   below the incumbent, other bases come first. Fleets take turns, smallest sets of types first. All are sampled before
+   below the incumbent, others come first. Fleets take turns, smallest sets of types first. All are sampled before
    any is expanded, then each expands a block in turn, so that no clock ends the search with a pool unseen.
 4. Place the survivors on several types that have the least estimates (``PLACED_FIRST``). Then all survivors get the
    tight bound in the order of their coarse estimate. Again the best are placed and the incumbent prunes.
 5. Place the rest exactly (``place_survivors``), lowest estimate first, on the allocations and axis orders whose own
    estimate is below the incumbent. Then place, lowest bound first, whatever has a bound below it: this is the proof.
 6. On pools of one type, bound every candidate with a pipeline once more, whatever its layers per stage, and place it
-   with the layers of ``uneven_layers``. This comes last, because these bounds are further from the step times. Where
+   with the layers of ``unequal_layers``. This comes last, because these bounds are further from the step times. Where
    there are too many candidates, only the most promising are tried, one of every pipeline. With several types that
    happens before step 4, which may take all the rest of a limit. The proof then covers equal stages only.
 
@@ -83,9 +83,9 @@ from scaleacross.solvers.open_policies import in_parts
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
 from scaleacross.solvers.place_survivors import place_survivors
 from scaleacross.solvers.pool_blocks import bound_pool, place_first, tighten
-from scaleacross.solvers.pools import AcceleratorPool, fill_of, pools
+from scaleacross.solvers.pools import AcceleratorPool, allocation_of, pools
 from scaleacross.solvers.search_state import Placed, Search
-from scaleacross.solvers.uneven_layers import UnevenLayers, uneven_placers
+from scaleacross.solvers.unequal_layers import UnequalLayers, unequal_placers
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.progress import Progress
 from scaleacross.spec.recomputation import BY_STAGE
@@ -96,15 +96,15 @@ FIRST_OF_GOAL: Final = 32
 """Most candidates tried for a first plan under a goal other than step time, whose limits may refuse all of them."""
 PLACED_FIRST: Final = 48
 """Survivors on several accelerator types that are placed before all get their tight bounds: a choice, about 0.2 s each."""
-MOST_WITH_UNEVEN: Final = 10_000
+MOST_WITH_UNEQUAL: Final = 10_000
 """Most candidates with which ``stages: auto`` searches unequal stages: beyond, their weak bounds take too long."""
-MOST_TRYING_UNEVEN: Final = 2_000_000
+MOST_TRYING_UNEQUAL: Final = 2_000_000
 """Most candidates with which it tries the most promising unequal ones: beyond, bounding takes several seconds."""
-UNEVEN_BLOCKS: Final = 2
-"""Blocks of bases whose candidates are then tried: a choice."""
-UNEVEN_SHARE: Final = 0.25
+UNEQUAL_BLOCKS: Final = 2
+"""Blocks of partial candidates whose candidates are then tried: a choice."""
+UNEQUAL_SHARE: Final = 0.25
 """Share of the remaining limit for them where pools of several types come after them: a choice."""
-UNEVEN_PLACED: Final = 16
+UNEQUAL_PLACED: Final = 16
 """Candidates of a block placed then for their pipelines, and as many for their bounds, 0.1 s each: a choice."""
 
 
@@ -145,19 +145,19 @@ def search(
     for probe in probed:
         probe(state)
     survivors: list[tuple[Bounded, Placer]] = [one for turn in turns for one in turn if one is not None]
-    others = None if placer_on else _uneven_placers(state)
+    others = None if placer_on else _unequal_placers(state)
     if placer_on and state.several_stages and problem.job.stages != "equal":
         state.left_out.append(
             f"{EQUAL_STAGES} on one accelerator type: unequal ones are tried for the least step time alone"
         )
-    uneven: list[tuple[Bounded, Placer]] = [
+    unequal: list[tuple[Bounded, Placer]] = [
         one for placer in others or () for one in bound_pool(state, placer) if one is not None
     ]
     several = [block for block in survivors if len(block[1].pool.accelerators) > 1]
     if several and placer_on is None:
-        _try_uneven(state, UNEVEN_SHARE)  # pools of several types may take all the rest
+        _try_unequal(state, UNEQUAL_SHARE)  # pools of several types may take all the rest
     place_first(state, several, PLACED_FIRST)
-    survived = tighten(state, survivors), tighten(state, uneven)
+    survived = tighten(state, survivors), tighten(state, unequal)
     if others is not None:
         state.any_layers_s = _any_layers_s(*survived)
     for blocks in survived:
@@ -166,14 +166,14 @@ def search(
         place_survivors(state, [block for block in blocks if not block[0].candidates.policy_open.any()])
         for part in in_parts(state, later):
             place_survivors(state, tighten(state, part))
-    survivors += uneven
+    survivors += unequal
     below = ((bounded.take(bounded.bound_s < state.bound_s), placer.bounder) for bounded, placer in survivors)
     state.unbounded = [(bounded, bounder) for bounded, bounder in below if len(bounded.bound_s)]
     if not np.isfinite(state.incumbent_s) and state.out_of_time:
         first_plan(state, placers, None if placer_on is None else FIRST_OF_GOAL)
     state.ended = state.out_of_time
     if not several and placer_on is None:
-        _try_uneven(state, 1.0)
+        _try_unequal(state, 1.0)
     return state
 
 
@@ -183,17 +183,17 @@ def _step_placer(state: Search, pool: AcceleratorPool) -> Placer:
     return step_placer_on(pool, problem.job, problem.profile, lambda: state.incumbent_s)
 
 
-def _any_layers_s(survivors: Sequence[tuple[Bounded, Placer]], uneven: Sequence[tuple[Bounded, Placer]]) -> float:
+def _any_layers_s(survivors: Sequence[tuple[Bounded, Placer]], unequal: Sequence[tuple[Bounded, Placer]]) -> float:
     """Return the least bound of survivors whose bounds hold for any split of the layers, s."""
     mixed = [block for block in survivors if len(block[1].pool.accelerators) > 1]
-    return min((float(bounded.bound_s.min()) for bounded, _ in (*mixed, *uneven)), default=np.inf)
+    return min((float(bounded.bound_s.min()) for bounded, _ in (*mixed, *unequal)), default=np.inf)
 
 
-def _uneven_placers(state: Search) -> list[UnevenLayers] | None:
+def _unequal_placers(state: Search) -> list[UnequalLayers] | None:
     """Return the placers of step 6; None for equal stages only, or with too many candidates to try others."""
     problem = state.problem
     stages = problem.job.stages
-    if stages == "auto" and state.num_candidates > MOST_WITH_UNEVEN:
+    if stages == "auto" and state.num_candidates > MOST_WITH_UNEQUAL:
         state.left_out.append(
             f"{EQUAL_STAGES}, of which there are {state.num_candidates:,} candidates; of stages with unequal numbers of layers "
             "no more than the most promising were tried; stages: any searches all"
@@ -201,17 +201,17 @@ def _uneven_placers(state: Search) -> list[UnevenLayers] | None:
         )
     if stages == "equal" or state.left_out:
         return None
-    return uneven_placers(pools(problem.topology), problem.job, problem.profile, lambda: state.incumbent_s)
+    return unequal_placers(pools(problem.topology), problem.job, problem.profile, lambda: state.incumbent_s)
 
 
-def _try_uneven(state: Search, share: float) -> None:
+def _try_unequal(state: Search, share: float) -> None:
     """Place the most promising candidates with unequal stages where there are too many to search all of them.
 
     No bound covers these candidates. ``share``: of what is left of the limit.
     """
     problem = state.problem
     left = share * (state.time_limit_s * (1.0 if state.work_limit else state.share) - state.elapsed_s)
-    if not state.left_out or state.out_of_time or state.num_candidates > MOST_TRYING_UNEVEN:
+    if not state.left_out or state.out_of_time or state.num_candidates > MOST_TRYING_UNEQUAL:
         return
     tried = Search(
         problem,
@@ -223,10 +223,10 @@ def _try_uneven(state: Search, share: float) -> None:
         state.stopped,
         below_s=state.incumbent_s,
     )
-    for placer in uneven_placers(pools(problem.topology), problem.job, problem.profile, lambda: tried.incumbent_s):
-        blocks = [one[0] for one in islice(bound_pool(tried, placer), 1 + UNEVEN_BLOCKS) if one is not None]
+    for placer in unequal_placers(pools(problem.topology), problem.job, problem.profile, lambda: tried.incumbent_s):
+        blocks = [one[0] for one in islice(bound_pool(tried, placer), 1 + UNEQUAL_BLOCKS) if one is not None]
         for bounded in blocks:
-            tight = placer.bounder.tight(_promising_uneven(bounded))
+            tight = placer.bounder.tight(_promising_unequal(bounded))
             for row in range(len(tight.bound_s)):
                 if tight.bound_s[row] < tried.target_s and not tried.out_of_time:
                     tried.place(tight, row, placer, below_s=tried.incumbent_s, in_time=True)
@@ -234,7 +234,7 @@ def _try_uneven(state: Search, share: float) -> None:
         state.remember(placed)
 
 
-def _promising_uneven(bounded: Bounded) -> Bounded:
+def _promising_unequal(bounded: Bounded) -> Bounded:
     """Return the candidates with the least bounds overall and of every pipeline; open policies are left out.
 
     A pipeline is tp, cp, pp, schedule and chunks. Bounds decide, because estimates assume equal layers.
@@ -242,8 +242,8 @@ def _promising_uneven(bounded: Bounded) -> Bounded:
     bounded = bounded.take(~bounded.candidates.policy_open)
     bounded = bounded.take(np.argsort(bounded.bound_s, kind="stable"))
     kinds = distinct(*(getattr(bounded.candidates, name) for name in ("tp", "cp", "pp", "schedule", "num_chunks")))
-    first = np.sort(np.unique(kinds.code, return_index=True)[1])[:UNEVEN_PLACED]
-    least = np.arange(min(UNEVEN_PLACED, len(bounded.bound_s)))
+    first = np.sort(np.unique(kinds.code, return_index=True)[1])[:UNEQUAL_PLACED]
+    least = np.arange(min(UNEQUAL_PLACED, len(bounded.bound_s)))
     return bounded.take(np.concatenate([first, np.setdiff1d(least, first)]))
 
 
@@ -263,9 +263,9 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
             network = searched_network(problem.job, pool.accelerators)
             cost = plan_cost(problem.job, problem.profile, problem.topology, decision, network=network)
             step_s = cost.cost.step_s
-            fill = fill_of(placement.fill)
+            allocation = allocation_of(placement.fill)
             exposed_s = step_s - float(bounded.free_s[0])
             state.free_bound_s = min(state.free_bound_s, float(bounded.free_s[0]))
             balance = balance_of(problem, decision, placement, bounded.candidates)
-            at = PlacementDecision(placement.axis_order, fill, exposed_s, complete=True, balance=balance)
-            state.remember(Placed(step_s, bounded.candidates, bounded, at, placer, brought=True))
+            at = PlacementDecision(placement.axis_order, allocation, exposed_s, complete=True, balance=balance)
+            state.remember(Placed(step_s, bounded.candidates, bounded, at, placer, user_supplied=True))

@@ -82,7 +82,7 @@ def trunk_messages_s(pool: AcceleratorPool, links: Links, volumes: Volumes, stri
 
 
 def prefix_share(candidates: Candidates, times: Sequence[StackedTimes], seconds: Floats) -> Floats:
-    """Return d of ``unlike_ranks``, (n,): the least share of a rank's micro-batch that its first chunk adds to warm-up.
+    """Return d of ``heterogeneous_ranks``, (n,): the least share of a rank's micro-batch that its first chunk adds to warm-up.
 
     With a whole backward it is the pass through that chunk, otherwise its forward. The chunk has 1/v of the rank's
     layers or more, from three chunks on v/(2v−1) times that, where the middle ones take the remainder
@@ -93,8 +93,8 @@ def prefix_share(candidates: Candidates, times: Sequence[StackedTimes], seconds:
     forward = np.stack([each.forward_s[:-1] for each in times])
     certain = np.where(among(candidates.schedule, WHOLE), seconds, forward)
     shares = np.where(seconds > 0, certain / np.where(seconds > 0, seconds, 1.0), 1.0)
-    unlike = certain[:, :-1].min(axis=1) / seconds[:, :-1].max(axis=1)
-    of_many = np.minimum(unlike, shares[:, -1]) / np.where(chunks > 2, 2 * chunks - 1, chunks)
+    unequal = certain[:, :-1].min(axis=1) / seconds[:, :-1].max(axis=1)
+    of_many = np.minimum(unequal, shares[:, -1]) / np.where(chunks > 2, 2 * chunks - 1, chunks)
     least: Floats = np.where(chunks > 1, of_many, shares.min(axis=1)).min(axis=0)
     return np.where(among(candidates.schedule, ("DualPipe",)), 0.0, least)
 

@@ -8,7 +8,7 @@ Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a gro
               ⌊(A of the i fastest types)/(tp·cp)⌋ groups are of the i fastest types, and one or more has the slowest.
               The busiest rank computes m times. Summed over all groups, for any split of layers and batch:
                   step ≥ m · T + fill + optimizer,      T = dp · Σ_k N[k]·Q[k] / Σ_g f[g]
-              ``fill`` is the warm-up and cool-down that ``pipeline.unlike_ranks`` bounds for any set of speeds.
+              ``fill`` is the warm-up and cool-down that ``pipeline.heterogeneous_ranks`` bounds for any set of speeds.
               Some rank of the slowest type runs at least v layers in m⁻ micro-batches (one layer less for each end of
               the model that may be a virtual stage of its own). Some rank runs the layers of ``mixed_memory`` m times.
               ``mixed_passes`` bounds one micro-batch's path, sharded parameters, and inter-building traffic.
@@ -28,14 +28,19 @@ import numpy as np
 
 from scaleacross.cost_models.axes import Terms, waiting, waits_of
 from scaleacross.cost_models.buckets import least_bucket_share
-from scaleacross.cost_models.candidates import Candidates, Floats, Ints, stride_behind
+from scaleacross.cost_models.candidates import Candidates, Floats, Ints, stride_of
 from scaleacross.cost_models.columns import column_names
 from scaleacross.cost_models.early_gradients import before_gradients
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, times_by_type
 from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
 from scaleacross.cost_models.overlap import BUSY, CALLS, EVERY_PASS, TRAFFIC_ROWS, least_together_s, num_communicators
+from scaleacross.cost_models.pipeline.heterogeneous_ranks import (
+    at_least,
+    fill_past_once_s,
+    own_fill_paces,
+    speed_in_any_order,
+)
 from scaleacross.cost_models.pipeline.timed_bounds import folded
-from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_past_once_s, own_fill_paces, speed_in_any_order
 from scaleacross.cost_models.rank_seconds import columns_of_types, update_s
 from scaleacross.cost_models.recomputation import gathers_again, gathers_once, layers_again
 from scaleacross.cost_models.sharding import reduced_every_pass
@@ -93,20 +98,20 @@ class MixedBounder(Bounder):
             needed[rows] = sum(parts.values(), start=np.zeros(1)).min(axis=0)
         return needed
 
-    def base_free_s(self, bases: Candidates) -> Floats:
+    def partial_free_s(self, partials: Candidates) -> Floats:
         """Return a lower bound on computation with warm-up and cool-down, s, (n,), for any split of dp."""
-        return self._computation_s(bases, self._times(bases), ())
+        return self._computation_s(partials, self._times(partials), ())
 
-    def base_bound_s(self, bases: Candidates) -> Floats:
+    def partial_bound_s(self, partials: Candidates) -> Floats:
         """Return a lower bound on computation and exposed collectives, s, (n,), without gradients and optimizer."""
-        times = self._times(bases)
+        times = self._times(partials)
         known: tuple[GridAxis, ...] = ("tp", "cp", "dp_shard")
-        return self._computation_s(bases, times, self._coarse_terms(self._unit_volumes(bases, times), known))
+        return self._computation_s(partials, times, self._coarse_terms(self._unit_volumes(partials, times), known))
 
-    def base_estimate_s(self, bases: Candidates, bound_s: Floats) -> Floats:
-        """Return the ``mixed_estimates`` step time of each base's best candidate, s, (n,), at least the bound."""
+    def partial_estimate_s(self, partials: Candidates, bound_s: Floats) -> Floats:
+        """Return the ``mixed_estimates`` step time of each partial candidate's best candidate, s, (n,), at least the bound."""
         equal = self._equal_ranks
-        return self._estimate_s(bases, equal.base_bound_s(bases), equal.base_free_s(bases), bound_s)
+        return self._estimate_s(partials, equal.partial_bound_s(partials), equal.partial_free_s(partials), bound_s)
 
     def coarse(self, candidates: Candidates) -> Bounded:
         """Bound every axis as if it were the innermost one; inf where no split of the layers fits in memory."""
@@ -151,7 +156,7 @@ class MixedBounder(Bounder):
         arcs = []
         for axis in (axis for axis in orders[0] if axis != "pp"):
             sets, of_order = sets_before(orders, axis)
-            stride = np.concatenate([stride_behind(candidates, faster) for faster in sets])
+            stride = np.concatenate([stride_of(candidates, faster) for faster in sets])
             terms = self._relaxed_terms(axis, volumes.take(np.tile(every, len(sets))), stride)
             arcs.append((terms, of_order * len(candidates)))
         out = np.empty((len(orders), len(candidates)))
@@ -163,7 +168,7 @@ class MixedBounder(Bounder):
             some = volumes.take(rows)
             block[:] = self._bound_s(some, [each.take(rows) for each in times], placed).reshape(block.shape)
         if "pp" in orders[0]:
-            strides = np.stack([stride_behind(candidates, order[: order.index("pp")]) for order in orders])
+            strides = np.stack([stride_of(candidates, order[: order.index("pp")]) for order in orders])
             sent = trunk_messages_s(self.pool, self.links, volumes, strides, fewest_micro_batches(self.job, candidates))
             np.maximum(out, sent, out=out)
         return out + (work.optimizer_s - placement_free_s(self.volumes(candidates, work)))
@@ -228,11 +233,11 @@ class MixedBounder(Bounder):
         calls = self._calls_by_type(axis, volumes, innermost if stride is None else stride, coarse)
         waits = [waits_of(volumes, each) for each in calls]
         serial, passed = (np.stack([getattr(one, of) for one in waits], axis=-1) for of in ("waited_s", "passed_s"))
-        window, apart = self._carried_s(axis, volumes, stride, coarse)
-        apart_s = () if apart is None else (apart,)
+        window, unshared = self._carried_s(axis, volumes, stride, coarse)
+        unshared_s = () if unshared is None else (unshared,)
         full = of_most_experts(volumes, self._held(volumes.candidates)[0]) if axis in SHARDED else None
         experts = None if full is None else window_s(axis, full, *self._carrying(axis, full, stride, coarse))
-        terms = Terms({name: serial}, (window,), apart_s=apart_s, passed_s=passed, of_experts_s=experts)
+        terms = Terms({name: serial}, (window,), unshared_s=unshared_s, passed_s=passed, of_experts_s=experts)
         return waiting(volumes, terms)
 
     def _coarse_terms(self, volumes: Volumes, axes: Sequence[GridAxis]) -> list[Terms]:
@@ -247,8 +252,8 @@ class MixedBounder(Bounder):
         traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(candidates))))
         early, fewest = self.early(volumes), fewest_micro_batches(self.job, candidates)
         if early is not None:
-            apart = (part for term in terms for part in term.apart_s)
-            traffic = early.alone(traffic, sum(apart, start=np.zeros((2, len(candidates)))))
+            unshared = (part for term in terms for part in term.unshared_s)
+            traffic = early.alone(traffic, sum(unshared, start=np.zeros((2, len(candidates)))))
         windows = least_together_s(traffic, 1 / num_communicators(candidates, bool(self.profile.num_experts)))
         waited = sum((term.serial_s.get("dp", 0.0) for term in terms), start=np.zeros(len(candidates)))
         chunks, pp = candidates.num_chunks, candidates.pp
@@ -325,7 +330,7 @@ class MixedBounder(Bounder):
     def _in_any_order_s(
         self, candidates: Candidates, share: Floats, passes_s: tuple[Floats, Floats], before: Floats, fewest: Ints
     ) -> Floats:
-        """Return the bound ``any order`` of ``unlike_ranks``, s, (n,).
+        """Return the bound ``any order`` of ``heterogeneous_ranks``, s, (n,).
 
         Some rank of a replica takes W/pp or more for a micro-batch. So in a step of S no replica has more than
         m⁺ = S·pp/W. The bound B(m⁺) falls as m⁺ grows, hence as S grows. Let s be a first bound on S, and

@@ -46,12 +46,12 @@ class Climber:
     """Climbs from candidate to candidate on one accelerator pool, and places none twice.
 
     Attributes:
-        bases: partial candidates of the pool (``SearchSpace.bases``), in any order.
+        partials: partial candidates of the pool (``SearchSpace.partials``), in any order.
     """
 
     state: Search
     space: SearchSpace
-    bases: Sequence[Candidates]
+    partials: Sequence[Candidates]
     _tried: set[bytes] = field(default_factory=set)
 
     def climb(self, start: Placed | None) -> None:
@@ -91,7 +91,7 @@ class Climber:
         """Yield at most ``most`` neighbours that fit and have estimates below ``below_s``, least estimates first."""
         one, space, bounder = best.candidates, self.space, best.placer.bounder
         closed = CHOICES if space.policies_open else (*CHOICES, POLICY)
-        near = concatenate([some.take(_near(some, one, closed)) for some in self.bases])
+        near = concatenate([some.take(_near(some, one, closed)) for some in self.partials])
         rows = space.expand(near, Refusals())
         rows = rows.take(_near(rows, one, (*closed, *SPLIT)))
         rows = rows.take(bounder.needed_bytes(rows) <= bounder.capacity_bytes)

@@ -73,14 +73,14 @@ def c5_c6_windows(
     exposed: dict[int, int] = {}
     for index in range(EVERY_PASS.start):
         calls, busy, free = _traffic(blocks, index, variables)
-        first, taken, length, slowed = (float(part[0]) for part in _figures(windows[index]))
+        first, contention, length, slowed = (float(part[0]) for part in _figures(windows[index]))
         if not calls and not slowed:
             continue
         every = {v: seconds for own in calls.values() for v, seconds in own.items()}
         # Σ t/n + (1 − 1/n)·own: one bucket of every other communicator, and all buckets of its own
         paces = [{v: seconds / pieces for v, seconds in every.items()} | own for own in calls.values()]
         exposed[index] = model.continuous(f"x[{index}]")
-        least = {v: taken * free.get(v, 0.0) - (first + taken) * seconds for v, seconds in every.items()}
+        least = {v: contention * free.get(v, 0.0) - (first + contention) * seconds for v, seconds in every.items()}
         model.add("C5 granule", {exposed[index]: 1.0} | least, ">=", slowed)
         wholes = [(1.0, 0.0, length)] if math.isfinite(length) else []
         for of_pace, of_calls, left_s in (*wholes, *np.concatenate(windows[index].chunks, axis=1).tolist()):

@@ -110,7 +110,7 @@ def with_network(problem: Problem, decision: Decision, seed: int = 0) -> Network
     if library_step_s < cost.cost.step_s * (1 - SAME_STEP):
         found = _library_kept(placed, bare, found, made, library)
     # without a proof, the ideal network of the search is the lower bound
-    if found.library_kept or placed.tells_apart(bare) or not made.proves(paid.solution, cost):
+    if found.library_kept or placed.distinguishes(bare) or not made.proves(paid.solution, cost):
         best = searched_network(problem.job, placed.levels.accelerators)
         found = replace(found, least_step_s=min(found.least_step_s, placed.cost(bare, best).cost.step_s))
     return found
@@ -163,7 +163,7 @@ class _Placed:
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels)
         return cls(problem, levels, layout, shapes)
 
-    def tells_apart(self, decision: Decision) -> bool:
+    def distinguishes(self, decision: Decision) -> bool:
         """Whether stages wait for different groups: the best network of one may not be that of another."""
         if self.levels.by_type or decision.placement is None:
             return bool(self.levels.by_type)
@@ -263,18 +263,18 @@ def network_problem(
     options: Options = {}
     for flow in cost.sent:
         more = between.get(flow.shape, NOTHING_BETWEEN)
-        beside, whole = windows_of(flow, decision.shard), placed.shapes[flow.shape]
-        overlapped = beside or (flow.shape == "ep" and problem.job.experts.overlap_fraction > 0)
+        over, whole = windows_of(flow, decision.shard), placed.shapes[flow.shape]
+        overlapped = over or (flow.shape == "ep" and problem.job.experts.overlap_fraction > 0)
         drivers = limits.drivers if overlapped else KERNELS
         own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs, drivers, more)
         wires = [Wire(whole, links, *own) for links in placed.links(flow)]
         # one rank's gradients may have inter-building links to themselves; then their group has its own shape
-        apart = cost.gradient_shapes if beside == (GRADIENTS,) else cost.rank_shapes if beside != (PARAMETERS,) else {}
+        apart = cost.gradient_shapes if over == (GRADIENTS,) else cost.rank_shapes if over != (PARAMETERS,) else {}
         alone = apart.get(flow.shape)
         if alone is None:
-            found = common_options(flow, wires, waited=not beside)
+            found = common_options(flow, wires, waited=not over)
         else:
-            found = queued_options(flow, replace(wires[0], shape=alone), wires[0], waited=not beside)
+            found = queued_options(flow, replace(wires[0], shape=alone), wires[0], waited=not over)
         options[flow.shape, flow.op, flow.what] = (
             found if trunks is None else [trunks.loaded(flow, one) for one in found]
         )
@@ -308,8 +308,8 @@ def network_problem(
     return MadeProblem(made, options, every, inside)
 
 
-def _hashed(topology: Topology, fill: Sequence[BuildingShare]) -> Bools:
-    links = [topology.building(share.building).links for share in fill]
+def _hashed(topology: Topology, allocation: Sequence[BuildingShare]) -> Bools:
+    links = [topology.building(share.building).links for share in allocation]
     return hashed_levels(
         [
             [one.technology.load_balancing for one in (each.scale_up, each.rack, each.zone, each.building)]

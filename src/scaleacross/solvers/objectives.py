@@ -56,7 +56,7 @@ from scaleacross.solvers.place_parallelism import (
     axes_of,
     orders_of,
 )
-from scaleacross.solvers.pools import AcceleratorPool, Fill, shares
+from scaleacross.solvers.pools import AcceleratorPool, Allocation, shares
 from scaleacross.solvers.useful import UsefulShare
 from scaleacross.spec.job import ObjectiveName, counts_failures
 from scaleacross.spec.topology import Topology
@@ -117,11 +117,11 @@ class Measure:
         busy = self._cheapest(pool, "compute_per_s", num_accelerators) * compute_s
         return (held + busy + (egress if self.spending.pays_egress else 0.0)) / self.reference
 
-    def share_bound(self, candidates: Candidates, bases: bool) -> Floats | float:
-        """U1, U3: upper bound on the useful share of every placement of a candidate or a base, (n,)."""
+    def share_bound(self, candidates: Candidates, partials: bool) -> Floats | float:
+        """U1, U3: upper bound on the useful share of every placement of a candidate or a partial candidate, (n,)."""
         if self.useful is None:
             return 1.0
-        return self.useful.base_bound(candidates) if bases else self.useful.bound(candidates)
+        return self.useful.partial_bound(candidates) if partials else self.useful.bound(candidates)
 
     def share(self, candidates: Candidates, place: Place) -> float:
         """Useful share of the time of one placed candidate."""
@@ -129,11 +129,13 @@ class Measure:
             return 1.0
         return self.useful.exact(candidates.decision(0).degrees, int(candidates.num_micro_batches[0]), *place)
 
-    def exact(self, fill: Fill, step_s: float, compute_s: float, egress: float, share: float = 1.0) -> float:
+    def exact(
+        self, allocation: Allocation, step_s: float, compute_s: float, egress: float, share: float = 1.0
+    ) -> float:
         """Score of one placed candidate."""
         if self.spending is None:
             return step_s / share
-        return sum(self.spending.parts(shares(fill), step_s / share, compute_s, egress).values()) / self.reference
+        return sum(self.spending.parts(shares(allocation), step_s / share, compute_s, egress).values()) / self.reference
 
     def spent(self, score: float) -> float:
         """Convert a score to joules or currency units."""
@@ -170,15 +172,15 @@ class Goal:
         step_s: Floats,
         compute_s: Floats,
         egress: Floats | float = 0.0,
-        bases: bool = False,
+        partials: bool = False,
     ) -> Floats:
         """Lower bound on the score, inf where a limit cannot be met, (n,)."""
         number = candidates.world_size.astype(np.float64)
         refused = np.zeros(len(candidates), dtype=bool)
         for one, most in self.limits:
-            share = one.share_bound(candidates, bases)
+            share = one.share_bound(candidates, partials)
             refused |= one.bound(pool, number, step_s, compute_s, egress, share) > most * SLACK
-        share = self.measure.share_bound(candidates, bases)
+        share = self.measure.share_bound(candidates, partials)
         return np.where(refused, np.inf, self.measure.bound(pool, number, step_s, compute_s, egress, share))
 
     @property
@@ -219,23 +221,27 @@ class GoalBounder(Bounder):
         """Bytes to compare with ``capacity_bytes``, by ``times``, (n,)."""
         return self.times.needed_bytes(candidates)
 
-    def base_floor_s(self, bases: Candidates) -> Floats:
-        """Lower bound on the scores of all candidates of a base, from the time of its layers alone, (n,)."""
-        return self.goal.bound(self.pool, bases, self.times.base_floor_s(bases), np.zeros(len(bases)), bases=True)
+    def partial_floor_s(self, partials: Candidates) -> Floats:
+        """Lower bound on the scores of all candidates of a partial candidate, from the time of its layers alone, (n,)."""
+        return self.goal.bound(
+            self.pool, partials, self.times.partial_floor_s(partials), np.zeros(len(partials)), partials=True
+        )
 
-    def base_free_s(self, bases: Candidates) -> Floats:
-        """Lower bound on the scores of all candidates of a base, from computation alone, (n,)."""
-        return self._of_bases(bases, self.times.base_free_s(bases))
+    def partial_free_s(self, partials: Candidates) -> Floats:
+        """Lower bound on the scores of all candidates of a partial candidate, from computation alone, (n,)."""
+        return self._of_partials(partials, self.times.partial_free_s(partials))
 
-    def base_bound_s(self, bases: Candidates) -> Floats:
-        """Lower bound on the scores of all candidates of a base, (n,)."""
-        return self._of_bases(bases, self.times.base_bound_s(bases))
+    def partial_bound_s(self, partials: Candidates) -> Floats:
+        """Lower bound on the scores of all candidates of a partial candidate, (n,)."""
+        return self._of_partials(partials, self.times.partial_bound_s(partials))
 
-    def base_estimate_s(self, bases: Candidates, bound_s: Floats) -> Floats:
-        """The score at the estimated step time of each base, (n,)."""
+    def partial_estimate_s(self, partials: Candidates, bound_s: Floats) -> Floats:
+        """The score at the estimated step time of each partial candidate, (n,)."""
         if self._of_one_type:
             return bound_s
-        return self._of_bases(bases, self.times.base_estimate_s(bases, self.times.base_bound_s(bases)))
+        return self._of_partials(
+            partials, self.times.partial_estimate_s(partials, self.times.partial_bound_s(partials))
+        )
 
     def coarse(self, candidates: Candidates) -> Bounded:
         """The candidates with their work and the coarse bound on the score."""
@@ -253,20 +259,22 @@ class GoalBounder(Bounder):
 
     def score(self, candidates: Candidates, place: Place, step_s: float, busy_s: float, sent: Sequence[Flow]) -> float:
         """Score of one placed candidate, inf where a limit forbids it; ``sent``: flows of its busiest stage."""
-        (fill, order), degrees, measure = place, candidates.decision(0).degrees, self.goal.measure
+        (allocation, order), degrees, measure = place, candidates.decision(0).degrees, self.goal.measure
         egress = 0.0
         if sent and self.goal.pays_egress:
-            egress = self.egress.exact(degrees, order, fill, sent, int(candidates.num_chunks[0]))
+            egress = self.egress.exact(degrees, order, allocation, sent, int(candidates.num_chunks[0]))
         allowed = self.goal.allows(candidates, place, step_s, busy_s, egress)
-        return measure.exact(fill, step_s, busy_s, egress, measure.share(candidates, place)) if allowed else np.inf
+        return (
+            measure.exact(allocation, step_s, busy_s, egress, measure.share(candidates, place)) if allowed else np.inf
+        )
 
     @property
     def _of_one_type(self) -> bool:
         return len(self.accelerators) == 1
 
-    def _of_bases(self, bases: Candidates, step_s: Floats) -> Floats:
-        busy_s = compute_s(bases, self.work(bases)) if self._of_one_type else np.zeros(len(bases))
-        return self.goal.bound(self.pool, bases, step_s, busy_s, bases=True)
+    def _of_partials(self, partials: Candidates, step_s: Floats) -> Floats:
+        busy_s = compute_s(partials, self.work(partials)) if self._of_one_type else np.zeros(len(partials))
+        return self.goal.bound(self.pool, partials, step_s, busy_s, partials=True)
 
     def _scored(self, bounded: Bounded, egress: Floats | float) -> Bounded:
         busy_s = compute_s(bounded.candidates, bounded.work) if self._of_one_type else np.zeros(len(bounded.bound_s))
@@ -311,11 +319,11 @@ class GoalPlacer(Placer):
                 break
             if wanted.stop():
                 return best and replace(best, complete=False)
-            fill, order = place
-            step_s = free_s + self.exposed_s(candidates, work, fill, order)
+            allocation, order = place
+            step_s = free_s + self.exposed_s(candidates, work, allocation, order)
             score = self.goal_bounder.score(candidates, place, step_s, busy_s, sent)
             if score < least:
-                best, least = PlacementDecision(order, fill, score - free_s, complete=True), score
+                best, least = PlacementDecision(order, allocation, score - free_s, complete=True), score
         return best
 
     def _by_score(
@@ -323,11 +331,11 @@ class GoalPlacer(Placer):
     ) -> list[tuple[float, Place]]:
         """Every placement with a lower bound on its score without egress, least first."""
         idle, orders = axes_of(candidates)[1], wanted.among(orders_of(candidates))
-        fills = self.fills_of(candidates) if orders else []
-        if not fills:
+        allocations = self.allocations_of(candidates) if orders else []
+        if not allocations:
             return []
-        bounds = free_s + self.bounds_s(candidates, work, orders, fills)
-        places = [(fill, (*idle, *order)) for fill in fills for order in orders]
+        bounds = free_s + self.bounds_s(candidates, work, orders, allocations)
+        places = [(allocation, (*idle, *order)) for allocation in allocations for order in orders]
         measure = self.goal_bounder.goal.measure
         floors = [
             (measure.exact(place[0], bound, busy_s, 0.0, measure.share(candidates, place)), place)
@@ -350,15 +358,15 @@ class BalancedGoalPlacer(EveryPlacement):
             balance = trial.balance
             decision = balanced(candidates.decision(0), balance)
             for place, floor_s in zip(trial.places, self._floors_s([trial])[0].tolist(), strict=True):
-                fill, order = place
+                allocation, order = place
                 # O2, O3: computation and egress of a balance are at least 0
-                floor = measure.exact(fill, floor_s, 0.0, 0.0, measure.share(candidates, place))
+                floor = measure.exact(allocation, floor_s, 0.0, 0.0, measure.share(candidates, place))
                 if wanted.stop() or floor >= best_score:
                     continue
-                cost = self.on(fill).cost(placed_at(decision, place))
+                cost = self.on(allocation).cost(placed_at(decision, place))
                 score = bounder.score(candidates, place, cost.cost.step_s, cost.cost.compute_s, cost.sent)
                 if score < best_score:
-                    best_score, best = score, PlacementDecision(order, fill, 0.0, complete=True, balance=balance)
+                    best_score, best = score, PlacementDecision(order, allocation, 0.0, complete=True, balance=balance)
         free_s = float(placement_free_s(bounder.volumes(candidates, work))[0])
         return best and replace(best, communication_s=best_score - free_s, complete=not wanted.stop())
 

@@ -58,7 +58,7 @@ def narrowed(space: SearchSpace) -> SearchSpace:
     later = replace(space, policies_open=True)
     if len(space.policies) == 1:
         return space
-    return later if sum(map(len, later.bases(Refusals()))) * len(space.policies) > MOST_AT_ONCE else space
+    return later if sum(map(len, later.partials(Refusals()))) * len(space.policies) > MOST_AT_ONCE else space
 
 
 def stands_for(job: Job, candidates: Candidates) -> Ints:
@@ -75,7 +75,7 @@ def closed(space: SearchSpace, candidates: Candidates, refusals: Refusals) -> Ca
     recompute, activations, states = np.tile(space.policies, (len(candidates), 1)).T
     rows = replace(rows, recompute=recompute, activation_offload=activations, optimizer_offload=states)
     whole = space.whole_layers(recompute, rows.pp * rows.num_chunks, activations, refusals)
-    return space.expressed(rows.take(whole), ("base", "split"), refusals)
+    return space.expressed(rows.take(whole), ("partial", "split"), refusals)
 
 
 def promising(state: Search, bounded: Bounded, placer: Placer, most: int) -> Bounded:

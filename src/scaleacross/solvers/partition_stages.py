@@ -37,8 +37,8 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats, Ints
+from scaleacross.cost_models.differing_ranks import LayerCosts, Split
 from scaleacross.cost_models.stages import equal_stages
-from scaleacross.cost_models.uneven import LayerCosts, Split
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.spec.parallelism import split_layers
 from scaleacross.spec.recomputation import policy_of_share, rerun_period

@@ -26,7 +26,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from scaleacross.cost_models.axes import Terms, axis_terms, searched_network
-from scaleacross.cost_models.candidates import Candidates, Floats, stride_behind
+from scaleacross.cost_models.candidates import Candidates, Floats, stride_of
 from scaleacross.cost_models.groups import GroupShape, stacked_shapes
 from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.levels import Levels
@@ -42,17 +42,17 @@ from scaleacross.solvers.balance import Balance
 from scaleacross.solvers.beyond import Beyond
 from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.fixed_placement import FixedPlacement
-from scaleacross.solvers.pools import AcceleratorPool, Fill
+from scaleacross.solvers.pools import AcceleratorPool, Allocation
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import axis_orders
 
-FILL_BLOCK: Final = 128
+ALLOCATION_BLOCK: Final = 128
 """Allocations whose orders are bounded together: all of them for up to four buildings."""
 ORDERS_FIRST: Final = 8
 """Orders that are tried before the others: enough to include a good one, and few of 120. A choice."""
 
 AxisOrder = tuple[GridAxis, ...]
-Place = tuple[Fill, AxisOrder]
+Place = tuple[Allocation, AxisOrder]
 
 
 def never() -> bool:
@@ -69,7 +69,7 @@ class PlacementDecision:
     """
 
     axis_order: AxisOrder
-    fill: Fill
+    fill: Allocation
     communication_s: float
     complete: bool
     balance: Balance | None = None
@@ -120,8 +120,8 @@ class Placer:
     least_stages: ClassVar[int] = 1
     pool: AcceleratorPool
     bounder: Bounder
-    _placed: dict[Fill, FixedPlacement] = field(default_factory=dict)
-    _fills: dict[Degrees, list[Fill]] = field(default_factory=dict)
+    _placed: dict[Allocation, FixedPlacement] = field(default_factory=dict)
+    _allocations: dict[Degrees, list[Allocation]] = field(default_factory=dict)
     _known: KnownReplicas = field(default_factory=KnownReplicas)
     beyond: Beyond = field(default_factory=Beyond)
 
@@ -133,12 +133,13 @@ class Placer:
         idle, cutoff_s, left = axes_of(candidates)[1], wanted.cutoff_s, wanted.left
         least_s = self._promising(candidates, work, cutoff_s)
         orders = sorted(wanted.among(list(least_s)), key=least_s.__getitem__)
-        fills, best = self.fills_of(candidates) if orders else [], None
+        allocations, best = self.allocations_of(candidates) if orders else [], None
         tried, patience = (orders[:ORDERS_FIRST], orders[ORDERS_FIRST:]), wanted.patience
-        for some, start in product(tried, range(0, len(fills), FILL_BLOCK)):
+        for some, start in product(tried, range(0, len(allocations), ALLOCATION_BLOCK)):
             if best is not None and best.communication_s <= wanted.enough_s:
                 return replace(best, complete=False)
-            block, some = fills[start : start + FILL_BLOCK], [order for order in some if least_s[order] < cutoff_s]
+            block = allocations[start : start + ALLOCATION_BLOCK]
+            some = [order for order in some if least_s[order] < cutoff_s]
             if not some:
                 continue
             bounds, estimates = self._figures_s(candidates, work, some, block)
@@ -153,23 +154,23 @@ class Placer:
                     left(min(least_s.values()))
                     patience = max(1, patience // 2)
                     break
-                fill, order = block[index // len(some)], (*idle, *some[index % len(some)])
-                exposed_s = self.exposed_s(candidates, work, fill, order, cutoff_s)
+                allocation, order = block[index // len(some)], (*idle, *some[index % len(some)])
+                exposed_s = self.exposed_s(candidates, work, allocation, order, cutoff_s)
                 slower = 0 if exposed_s < cutoff_s else slower + 1
                 if exposed_s < cutoff_s:
-                    cutoff_s, best = exposed_s, PlacementDecision(order, fill, exposed_s, complete=True)
+                    cutoff_s, best = exposed_s, PlacementDecision(order, allocation, exposed_s, complete=True)
             if left is not None:
                 left(float(bounds[order_by >= cutoff_s].min(initial=np.inf)))
         return best
 
     def exposed_s(
-        self, candidates: Candidates, work: Work, fill: Fill, order: AxisOrder, cutoff_s: float = np.inf
+        self, candidates: Candidates, work: Work, allocation: Allocation, order: AxisOrder, cutoff_s: float = np.inf
     ) -> float:
         """Exact seconds that one placement of a single candidate adds to ``Bounded.free_s``.
 
         The result is inf where pipeline and optimizer alone add ``cutoff_s`` or more.
         """
-        placed = self.on(fill)
+        placed = self.on(allocation)
         free_s = float(placement_free_s(self.bounder.volumes(candidates, work))[0])
         limits = free_s + cutoff_s, float(work.optimizer_s[0])
         return placed.step_s(placed.placed(candidates, 0, order), self._known, *limits) - free_s
@@ -183,24 +184,24 @@ class Placer:
         """A placer that places candidates however slow they are; this one has no limit of its own."""
         return self
 
-    def on(self, fill: Fill) -> FixedPlacement:
+    def on(self, allocation: Allocation) -> FixedPlacement:
         """Step times on one allocation, remembered."""
-        if fill not in self._placed:
+        if allocation not in self._placed:
             bounder = self.bounder
             network = searched_network(bounder.job, bounder.accelerators)
-            self._placed[fill] = FixedPlacement.of(self.pool, fill, bounder.job, bounder.profile, network)
-        return self._placed[fill]
+            self._placed[allocation] = FixedPlacement.of(self.pool, allocation, bounder.job, bounder.profile, network)
+        return self._placed[allocation]
 
-    def levels(self, fill: Fill) -> Levels:
+    def levels(self, allocation: Allocation) -> Levels:
         """Link figures of an allocation."""
-        return self.on(fill).levels
+        return self.on(allocation).levels
 
-    def fills_of(self, candidates: Candidates) -> list[Fill]:
+    def allocations_of(self, candidates: Candidates) -> list[Allocation]:
         """The allocations that hold a single candidate, remembered by degrees."""
         degrees = candidates.decision(0).degrees
-        if degrees not in self._fills:
-            self._fills[degrees] = self.pool.fills_of(degrees)
-        return self._fills[degrees]
+        if degrees not in self._allocations:
+            self._allocations[degrees] = self.pool.allocations_of(degrees)
+        return self._allocations[degrees]
 
     def _promising(self, candidates: Candidates, work: Work, cutoff_s: float) -> dict[AxisOrder, float]:
         """The axis orders whose lower bound for any allocation is below the cutoff, each with that bound in seconds."""
@@ -209,26 +210,28 @@ class Placer:
         return {order: bound for order, bound in zip(orders, bounds, strict=True) if bound < cutoff_s}
 
     def bounds_s(
-        self, candidates: Candidates, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]
+        self, candidates: Candidates, work: Work, orders: Sequence[AxisOrder], allocations: Sequence[Allocation]
     ) -> Floats:
         """Lower bounds on the communication of a single candidate on orders of its active axes, (fills, orders)."""
-        return self._figures_s(candidates, work, orders, fills)[0]
+        return self._figures_s(candidates, work, orders, allocations)[0]
 
     def _figures_s(
-        self, candidates: Candidates, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]
+        self, candidates: Candidates, work: Work, orders: Sequence[AxisOrder], allocations: Sequence[Allocation]
     ) -> tuple[Floats, Floats]:
         """Lower bounds as in ``bounds_s``, and estimates (``Bounded.estimate_s``), each (fills, orders)."""
         parts = []
         for axis in orders[0]:
             sets, of_order = sets_before(orders, axis)
-            at = (np.arange(len(fills))[:, None] * len(sets) + of_order).ravel()
-            parts.append(self.arcs(candidates, work, axis, sets, fills).take(at))
+            at = (np.arange(len(allocations))[:, None] * len(sets) + of_order).ravel()
+            parts.append(self.arcs(candidates, work, axis, sets, allocations).take(at))
         if not parts:
-            return np.zeros((len(fills), len(orders))), np.zeros((len(fills), len(orders)))
+            return np.zeros((len(allocations), len(orders))), np.zeros((len(allocations), len(orders)))
         volumes, over = self.bounder.volumes(candidates, work), windows(candidates, work)
         early, shards = self.bounder.early(volumes), LeastPasses.of(volumes)
-        estimates = added_s(parts, over, None, shards).reshape(len(fills), len(orders))
-        bounds = estimates if early is None else added_s(parts, over, early, shards).reshape(len(fills), len(orders))
+        estimates = added_s(parts, over, None, shards).reshape(len(allocations), len(orders))
+        bounds = (
+            estimates if early is None else added_s(parts, over, early, shards).reshape(len(allocations), len(orders))
+        )
         return bounds, estimates
 
     def arcs(
@@ -237,14 +240,14 @@ class Placer:
         work: Work,
         axis: GridAxis,
         subsets: Sequence[frozenset[GridAxis]],
-        fills: Sequence[Fill],
+        allocations: Sequence[Allocation],
     ) -> Terms:
         """c and t of one axis of a single candidate, one row per allocation and set of faster axes."""
-        places = list(product(fills, subsets))
+        places = list(product(allocations, subsets))
         copies = np.zeros(len(places), dtype=np.int64)
         volumes = self.bounder.volumes(candidates.take(copies), work.take(copies))
-        shapes = [self._axis_shapes(candidates, axis, faster, fill) for fill, faster in places]
-        links = stacked_links([self.on(fill).levels for fill, _ in places])
+        shapes = [self._axis_shapes(candidates, axis, faster, allocation) for allocation, faster in places]
+        links = stacked_links([self.on(allocation).levels for allocation, _ in places])
         stacked = [stacked_shapes(column) for column in zip(*shapes, strict=True)]
         expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
         network = searched_network(self.bounder.job, self.bounder.accelerators)
@@ -256,19 +259,19 @@ class Placer:
         candidates: Candidates,
         axis: GridAxis,
         shapes: GroupShape,
-        places: Sequence[tuple[Fill, frozenset[GridAxis]]],
+        places: Sequence[tuple[Allocation, frozenset[GridAxis]]],
     ) -> GroupShape:
         """Group shapes of the ranks that wait least, one row per place, for an axis that a pipeline waits for."""
         degree = int(getattr(candidates, "ep" if axis == "dp_shard" else axis)[0])
-        strides = np.array([int(stride_behind(candidates, faster)[0]) for _, faster in places])
-        largest = np.array([max(count for _, count in fill) for fill, _ in places])
+        strides = np.array([int(stride_of(candidates, faster)[0]) for _, faster in places])
+        largest = np.array([max(count for _, count in allocation) for allocation, _ in places])
         return least_shape(shapes, degree * strides, largest, np.repeat(candidates.pp, len(places)))
 
     def _axis_shapes(
-        self, candidates: Candidates, axis: GridAxis, faster: frozenset[GridAxis], fill: Fill
+        self, candidates: Candidates, axis: GridAxis, faster: frozenset[GridAxis], allocation: Allocation
     ) -> list[GroupShape]:
-        stride = int(stride_behind(candidates, faster)[0])
-        degree, ep, placed = int(getattr(candidates, axis)[0]), int(candidates.ep[0]), self.on(fill)
+        stride = int(stride_of(candidates, faster)[0])
+        degree, ep, placed = int(getattr(candidates, axis)[0]), int(candidates.ep[0]), self.on(allocation)
         shapes = [placed.shape(degree, stride)]
         if axis == "dp_shard":
             lanes = int(candidates.expert_lanes[0])

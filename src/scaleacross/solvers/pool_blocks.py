@@ -1,6 +1,6 @@
 """Bound and prune the candidates of one pool in blocks: steps 1 to 4 of the joint search (``joint``).
 
-A *base* is a candidate without its split of dp and its shard level, so it stands for several candidates.
+A *partial candidate* lacks its split of dp and its shard level, so it stands for several candidates.
 ``bound_pool`` is a generator, so that ``joint.search`` can let pools take turns.
 """
 
@@ -43,37 +43,37 @@ candidate is placed in full in its turn."""
 WORTH: Final = 0.05
 """Share of the incumbent that a second candidate is expected to save at least: a choice. A placement takes a second on
 100,000 accelerators, and all candidates have their turn later."""
-BASE_BLOCK: Final = 1024
-"""Bases that are expanded together."""
-BASE_PART: Final = 16_384
-"""Bases that are bounded together: half a second while there is no incumbent."""
+PARTIAL_BLOCK: Final = 1024
+"""Partial candidates that are expanded together."""
+PARTIAL_PART: Final = 16_384
+"""Partial candidates that are bounded together: half a second while there is no incumbent."""
 PROBED: Final = 8192
-"""Bases in the sample that gives the first incumbent."""
+"""Partial candidates in the sample that gives the first incumbent."""
 PROBED_DEEPLY: Final = 128
-"""Bases of the sample that are expanded."""
+"""Partial candidates of the sample that are expanded."""
 
 
-class Bases(NamedTuple):
-    """Bases with their bounds, the number of candidates that each stands for, and their estimates, (n,) each."""
+class Partials(NamedTuple):
+    """Partial candidates with their bounds, the number of candidates that each stands for, and their estimates, (n,) each."""
 
     candidates: Candidates
     bound_s: Floats
     counts: Ints
     estimate_s: Floats
 
-    def take(self, rows: Ints) -> Bases:
-        """Return the bases selected by an index array."""
-        return Bases(self.candidates.take(rows), self.bound_s[rows], self.counts[rows], self.estimate_s[rows])
+    def take(self, rows: Ints) -> Partials:
+        """Return the partial candidates selected by an index array."""
+        return Partials(self.candidates.take(rows), self.bound_s[rows], self.counts[rows], self.estimate_s[rows])
 
     def in_turn(self, beyond: Beyond, below_s: float) -> Ints:
         """Return the rows in ascending order of their estimates.
 
-        Where no base of the next block is expected to stay ``below_s`` but others are, expected step times order them.
+        Where nothing in the next block is expected to stay ``below_s`` but others are, expected step times order them.
         """
         order = np.argsort(self.estimate_s, kind="stable")
         expected_s = beyond.expected_s(self.candidates, self.estimate_s)
         hopeful = expected_s < below_s
-        stays = hopeful[order[:BASE_BLOCK]].any() or not hopeful.any()
+        stays = hopeful[order[:PARTIAL_BLOCK]].any() or not hopeful.any()
         return order if stays else np.argsort(expected_s, kind="stable")
 
 
@@ -86,16 +86,16 @@ def bound_pool(state: Search, placer: Placer) -> Iterator[tuple[Bounded, Placer]
     again = placer.least_stages > 1  # what a rule refuses, or memory, was counted with equal stages
     refusals = Refusals() if again else state.refusals
     enumerated = _enumerate(state, space, refusals, placer.least_stages)
-    climber = Climber(state, space, [bases for bases, _ in enumerated])
+    climber = Climber(state, space, [partials for partials, _ in enumerated])
     if not again:
         _place_most_promising(state, _sample(state, space, placer.bounder, enumerated), placer, climber)
     yield None
-    left = _bases(state, placer.bounder, enumerated)
+    left = _partials(state, placer.bounder, enumerated)
     total = len(left.bound_s)
     while len(left.bound_s) and not state.out_of_time:
         left = left.take(np.flatnonzero(state.keep(left.bound_s, left.counts)))
         order = left.in_turn(placer.beyond, state.target_s)
-        block, left = left.take(order[:BASE_BLOCK]).candidates, left.take(order[BASE_BLOCK:])
+        block, left = left.take(order[:PARTIAL_BLOCK]).candidates, left.take(order[PARTIAL_BLOCK:])
         fitting = _that_fit(state, placer.bounder, space.expand(block, refusals))
         if not len(fitting):
             continue
@@ -120,11 +120,11 @@ def place_ties(state: Search, best: Placed, below_s: float) -> None:
         return state.stopped() or (state.work_limit is None and state.elapsed_s > ends_s)
 
     every: list[Candidates] = []
-    for bases in space.bases(Refusals()):
+    for partials in space.partials(Refusals()):
         if late():
             break
-        if len(bases) and int(bases.pp[0]) >= placer.least_stages:
-            every.append(bases)
+        if len(partials) and int(partials.pp[0]) >= placer.least_stages:
+            every.append(partials)
     if every:
         Climber(state, space, every).place_ties(best, below_s, late)
 
@@ -132,18 +132,18 @@ def place_ties(state: Search, best: Placed, below_s: float) -> None:
 def _enumerate(
     state: Search, space: SearchSpace, refusals: Refusals, least_stages: int
 ) -> list[tuple[Candidates, Ints]]:
-    """Return the bases with at least ``least_stages`` stages in batches, and how many candidates each stands for."""
+    """Return the partial candidates with at least ``least_stages`` stages in batches, and how many candidates each stands for."""
     batches = []
-    for bases in space.bases(refusals):
-        if not len(bases) or int(bases.pp[0]) < least_stages:
+    for partials in space.partials(refusals):
+        if not len(partials) or int(partials.pp[0]) < least_stages:
             continue
-        batches.append((bases, space.num_candidates(bases) * stands_for(space.job, bases)))
+        batches.append((partials, space.num_candidates(partials) * stands_for(space.job, partials)))
         state.num_candidates += int(batches[-1][1].sum())
-        state.several_stages |= bool((bases.pp > 1).any())
-        state.several_chunks |= bool(((bases.num_chunks > 1) & (bases.pp > 1)).any())
+        state.several_stages |= bool((partials.pp > 1).any())
+        state.several_chunks |= bool(((partials.num_chunks > 1) & (partials.pp > 1)).any())
         state.tell("enumerating", state.num_candidates)
         if state.out_of_time:
-            state.drop(np.zeros(1))  # nothing is known of the bases that follow
+            state.drop(np.zeros(1))  # nothing is known of the partial candidates that follow
             break
     return batches
 
@@ -151,59 +151,59 @@ def _enumerate(
 def _sample(
     state: Search, space: SearchSpace, bounder: Bounder, enumerated: list[tuple[Candidates, Ints]]
 ) -> Bounded | None:
-    """Return candidates of a sample of bases, for a first incumbent; None of few bases, or if none fits."""
-    total = sum(len(bases) for bases, _ in enumerated)
+    """Return candidates of a sample of partial candidates, for a first incumbent; None of few, or if none fits."""
+    total = sum(len(partials) for partials, _ in enumerated)
     if total < 2 * PROBED or state.out_of_time:
         return None
     every = total // PROBED
-    sample = concatenate([bases.take(np.arange(0, len(bases), every)) for bases, _ in enumerated])
-    sample = sample.take(bounder.base_needed_bytes(sample) <= bounder.capacity_bytes)
-    expected = bounder.base_estimate_s(sample, bounder.base_bound_s(sample))
+    sample = concatenate([partials.take(np.arange(0, len(partials), every)) for partials, _ in enumerated])
+    sample = sample.take(bounder.partial_needed_bytes(sample) <= bounder.capacity_bytes)
+    expected = bounder.partial_estimate_s(sample, bounder.partial_bound_s(sample))
     best = sample.take(np.argsort(expected, kind="stable")[:PROBED_DEEPLY])
     rows = space.expand(best, Refusals())
     rows = rows.take(bounder.needed_bytes(rows) <= bounder.capacity_bytes)
     return bounder.coarse(rows) if len(rows) else None
 
 
-def _bases(state: Search, bounder: Bounder, enumerated: list[tuple[Candidates, Ints]]) -> Bases:
-    """Return the bases that may fit and win (step 1).
+def _partials(state: Search, bounder: Bounder, enumerated: list[tuple[Candidates, Ints]]) -> Partials:
+    """Return the partial candidates that may fit and win (step 1).
 
     The layers alone prune first, then computation rank by rank, then memory, then the bound with communication.
     """
     parts, bounds, counts, estimates, fast = [], [], [], [], list[tuple[Candidates, Ints, Floats]]()
     for batch, count in _in_parts(enumerated):
-        floor = np.zeros(len(batch)) if state.out_of_time else bounder.base_floor_s(batch)
+        floor = np.zeros(len(batch)) if state.out_of_time else bounder.partial_floor_s(batch)
         keep = state.keep(floor, count)
         fast.append((batch.take(keep), count[keep], floor[keep]))
-    for bases, count, floor in fast:
+    for partials, count, floor in fast:
         if state.out_of_time:
             state.drop(floor, count)
             continue
-        keep = state.keep(bounder.base_free_s(bases), count)
-        bases, count = bases.take(keep), count[keep]
+        keep = state.keep(bounder.partial_free_s(partials), count)
+        partials, count = partials.take(keep), count[keep]
         fits = state.fit(
-            bounder, bounder.base_needed_bytes(bases), partial(_of_rows, bounder.base_bound_s, bases), count
+            bounder, bounder.partial_needed_bytes(partials), partial(_of_rows, bounder.partial_bound_s, partials), count
         )
-        bases, count = bases.take(fits), count[fits]
-        bound = bounder.base_bound_s(bases)
+        partials, count = partials.take(fits), count[fits]
+        bound = bounder.partial_bound_s(partials)
         keep = state.keep(bound, count)
-        bases, bound = bases.take(keep), bound[keep]
-        parts.append(bases)
+        partials, bound = partials.take(keep), bound[keep]
+        parts.append(partials)
         bounds.append(bound)
         counts.append(count[keep])
-        estimates.append(bounder.base_estimate_s(bases, bound))
+        estimates.append(bounder.partial_estimate_s(partials, bound))
         state.tell("bounding", sum(map(len, parts)))
     if not parts:
-        return Bases(NOTHING, np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))
-    return Bases(concatenate(parts), np.concatenate(bounds), np.concatenate(counts), np.concatenate(estimates))
+        return Partials(NOTHING, np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))
+    return Partials(concatenate(parts), np.concatenate(bounds), np.concatenate(counts), np.concatenate(estimates))
 
 
 def _in_parts(enumerated: list[tuple[Candidates, Ints]]) -> Iterator[tuple[Candidates, Ints]]:
-    """Yield the same bases in parts of ``BASE_PART``, so that the clock is looked at in between."""
-    for bases, count in enumerated:
-        for start in range(0, len(bases), BASE_PART):
-            rows = np.arange(start, min(start + BASE_PART, len(bases)))
-            yield bases.take(rows), count[rows]
+    """Yield the same partial candidates in parts of ``PARTIAL_PART``, so that the clock is looked at in between."""
+    for partials, count in enumerated:
+        for start in range(0, len(partials), PARTIAL_PART):
+            rows = np.arange(start, min(start + PARTIAL_PART, len(partials)))
+            yield partials.take(rows), count[rows]
 
 
 def _place_most_promising(state: Search, bounded: Bounded | None, placer: Placer, climber: Climber) -> None:

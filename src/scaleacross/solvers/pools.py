@@ -1,7 +1,7 @@
 """Fleets, the sets of buildings that a job may use, and allocations, the ways to spread accelerators over them.
 
 An *accelerator pool* is a set of accelerator types that all take part (the slowest sets the pace); every subset of types is
-searched by itself. An allocation (``Fill``) is a sequence of building shares. Those of n accelerators are made by
+searched by itself. An allocation (``Allocation``) is a sequence of building shares. Those of n accelerators are made by
 
 S1 sequence   all permutations of the pool's buildings up to MAX_PERMUTED of them; beyond, the order of the file, by
               size, and the nearest-neighbour chain from every building (by latency, then width, then size)
@@ -42,7 +42,7 @@ from scaleacross.spec.topology import Building, Topology, attainable_trunk_bytes
 from scaleacross.spec.trunk_paths import TrunkPaths
 
 MAX_PERMUTED: Final = 4
-Fill = tuple[tuple[str, int], ...]
+Allocation = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -232,28 +232,28 @@ class AcceleratorPool:
         """Results of ``_least_share`` by size."""
         return {}
 
-    def fills_of(self, degrees: Degrees) -> list[Fill]:
+    def allocations_of(self, degrees: Degrees) -> list[Allocation]:
         """Return the allocations for some degrees; granules are the products of any of the degrees but all of them."""
         sizes = [degrees.of(axis) for axis in GRID_AXES if degrees.of(axis) > 1]
         granules = {math.prod(some) for count in range(max(1, len(sizes))) for some in combinations(sizes, count)}
-        return self.fills(degrees.world_size, sorted(granules))
+        return self.allocations(degrees.world_size, sorted(granules))
 
-    def fills(self, size: int, granules: Sequence[int]) -> list[Fill]:
+    def allocations(self, size: int, granules: Sequence[int]) -> list[Allocation]:
         """Return the distinct allocations of ``size`` accelerators (S1–S3), in a deterministic order."""
-        out: dict[Fill, None] = {}
+        out: dict[Allocation, None] = {}
         seen: set[tuple[object, ...]] = set()
         for granule in sorted({math.lcm(granule, self.unit) for granule in granules}, reverse=True):
             for sequence in self._sequences:
-                for fill in _spread(size, granule, sequence):
-                    signature = self.signature(fill)
-                    if signature not in seen and self.uses_all_types(fill):
+                for allocation in _spread(size, granule, sequence):
+                    signature = self.signature(allocation)
+                    if signature not in seen and self.uses_all_types(allocation):
                         seen.add(signature)
-                        out[fill] = None
+                        out[allocation] = None
         return list(out)
 
-    def uses_all_types(self, fill: Fill) -> bool:
+    def uses_all_types(self, allocation: Allocation) -> bool:
         """Return whether an allocation has every type of the pool (other sets of types are pools of their own)."""
-        used = {self.topology.building(name).accelerator.name for name, _ in fill}
+        used = {self.topology.building(name).accelerator.name for name, _ in allocation}
         return len(used) == len(self.accelerators)
 
     @cached_property
@@ -280,17 +280,17 @@ class AcceleratorPool:
             left.remove(here)
             yield here
 
-    def signature(self, fill: Fill) -> tuple[object, ...]:
+    def signature(self, allocation: Allocation) -> tuple[object, ...]:
         """Return a key shared by allocations with equal step time and cost: equal shares of alike buildings and links.
 
         Of regions only their borders count, so they are numbered in the order in which the allocation meets them.
         """
         kinds: list[tuple[object, ...]] = []
         seen: dict[str, int] = {}
-        for name, share in fill:
+        for name, share in allocation:
             region = self._regions[name]
             kinds.append((seen.setdefault(region, len(seen)), self._figures[name], share))
-        return (tuple(kinds), tuple(self._hops[pair] for pair in combinations((name for name, _ in fill), 2)))
+        return (tuple(kinds), tuple(self._hops[pair] for pair in combinations((name for name, _ in allocation), 2)))
 
     @cached_property
     def _regions(self) -> dict[str, str]:
@@ -325,12 +325,12 @@ def pools(topology: Topology) -> list[AcceleratorPool]:
     ]
 
 
-def shares(fill: Fill) -> tuple[BuildingShare, ...]:
+def shares(allocation: Allocation) -> tuple[BuildingShare, ...]:
     """Return an allocation as the building shares of the spec."""
-    return tuple(_share(name, count) for name, count in fill)
+    return tuple(_share(name, count) for name, count in allocation)
 
 
-def fill_of(placed: Sequence[BuildingShare]) -> Fill:
+def allocation_of(placed: Sequence[BuildingShare]) -> Allocation:
     """The inverse of ``shares``."""
     return tuple((share.building, share.num_accelerators) for share in placed)
 
@@ -339,7 +339,7 @@ def _share(name: str, count: int) -> BuildingShare:
     return BuildingShare(building=name, num_accelerators=count)
 
 
-def _spread(size: int, granule: int, sequence: Sequence[Building]) -> Iterator[Fill]:
+def _spread(size: int, granule: int, sequence: Sequence[Building]) -> Iterator[Allocation]:
     capacities = [building.num_accelerators for building in sequence]
     packed = _take(size, granule, capacities, capacities)
     if packed is not None:
@@ -352,7 +352,7 @@ def _spread(size: int, granule: int, sequence: Sequence[Building]) -> Iterator[F
             yield _named(sequence, proportional)
 
 
-def _named(sequence: Sequence[Building], counts: Sequence[int]) -> Fill:
+def _named(sequence: Sequence[Building], counts: Sequence[int]) -> Allocation:
     return tuple((building.name, count) for building, count in zip(sequence, counts, strict=True) if count)
 
 

@@ -189,7 +189,7 @@ def _placed_otherwise(
     placer = EveryPlacement(pool, bounder_on(pool, problem.job, problem.profile))
     every, all_tried = _tried(placer, decision, ends, clock)
     active = [axis for axis in GRID_AXES if decision.degrees.of(axis) > 1]
-    order, fill = _order(placement.axis_order, decision), placement.fill
+    order, allocation = _order(placement.axis_order, decision), placement.fill
 
     def runner_up(name: str, chosen: str, differs: Callable[[PlacementDecision], bool], read: Any) -> RunnerUp:
         found = next((placed for placed in every if differs(placed)), None)
@@ -205,7 +205,9 @@ def _placed_otherwise(
     yield runner_up(
         "axis order", order, lambda p: _order(p.axis_order, decision) != order, lambda p: _order(p.axis_order, decision)
     )
-    yield runner_up("allocation", _filled(fill), lambda p: shares(p.fill) != fill, lambda p: _filled(shares(p.fill)))
+    yield runner_up(
+        "allocation", _filled(allocation), lambda p: shares(p.fill) != allocation, lambda p: _filled(shares(p.fill))
+    )
     for axis in active:
 
         def reach(placed: PlacementDecision, axis: Any = axis) -> str:
@@ -241,8 +243,8 @@ def _order(axis_order: Sequence[str], decision: Decision) -> str:
     return " ".join(axis for axis in axis_order if getattr(decision.degrees, axis) > 1) or "–"
 
 
-def _filled(fill: Sequence[BuildingShare]) -> str:
-    return ", ".join(f"{share.building} {share.num_accelerators:,}" for share in fill)
+def _filled(allocation: Sequence[BuildingShare]) -> str:
+    return ", ".join(f"{share.building} {share.num_accelerators:,}" for share in allocation)
 
 
 def _cost(problem: Problem, decision: Decision) -> PlanCost:

@@ -1,6 +1,6 @@
 """The discrete choices of a plan, enumerated as ``Candidates`` rows, and the number of refused ones by rule.
 
-The search first enumerates partial candidates (``SearchSpace.bases``) and expands those that survive (``expand``).
+The search first enumerates partial candidates (``SearchSpace.partials``) and expands those that survive (``expand``).
 
 Parameters: L layers, H heads, K key/value heads, E experts, s tokens per sequence, G sequences, A accelerators.
 
@@ -72,7 +72,7 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 MIN_TOKENS_PER_RANK: Final = 1024
 """Least tokens per rank under context parallelism: below it ring attention has too little work per message."""
-MOST_BASES: Final = 16_000_000
+MOST_PARTIALS: Final = 16_000_000
 """Most partial candidates enumerated at once: 2 GB as columns, and a few times that while bounded and sorted."""
 
 
@@ -119,9 +119,9 @@ class SearchSpace:
 
     def batches(self, refusals: Refusals) -> Iterator[Candidates]:
         """Yield all candidates, one batch per pp. Each combination appears exactly once."""
-        return (self.expand(bases, refusals) for bases in self.bases(refusals))
+        return (self.expand(partials, refusals) for partials in self.partials(refusals))
 
-    def bases(self, refusals: Refusals) -> Iterator[Candidates]:
+    def partials(self, refusals: Refusals) -> Iterator[Candidates]:
         """Yield partial candidates, one batch per pp, with the split of dp, shard level and exchange still open.
 
         Their ``dp_shard`` is the whole of dp, and ``shard`` is a level that some candidate has. So a partial candidate
@@ -129,21 +129,21 @@ class SearchSpace:
         exchange over cp (``ANY_EXCHANGE``).
 
         Raises:
-            InputError: there are more than ``MOST_BASES``.
+            InputError: there are more than ``MOST_PARTIALS``.
         """
         made = 0
         for pp in self.pp_values(refusals):
             parts = []
             for part in self._parts(pp, refusals):
                 made += part.shape[1]
-                if made > MOST_BASES:
-                    more = f"over {MOST_BASES:,} combinations, more than memory holds at once"
+                if made > MOST_PARTIALS:
+                    more = f"over {MOST_PARTIALS:,} combinations, more than memory holds at once"
                     raise InputError(
                         f"'{self.job.name}' has {more}: state fewer values, pin a degree, or take space: quick"
                     )
                 parts.append(part)
             if parts:
-                yield self.expressed(Candidates(*np.concatenate(parts, axis=1)), ("base",), refusals)
+                yield self.expressed(Candidates(*np.concatenate(parts, axis=1)), ("partial",), refusals)
 
     def expressed(self, candidates: Candidates, scopes: tuple[Scope, ...], refusals: Refusals) -> Candidates:
         """R10: the rows that the target can express. An open policy counts as none, which every target can."""
@@ -151,13 +151,13 @@ class SearchSpace:
         keep = expressible(self.job, self.profile, rows, len(candidates), scopes, refusals.counts)
         return candidates if keep is None else candidates.take(keep)
 
-    def expand(self, bases: Candidates, refusals: Refusals) -> Candidates:
-        """All candidates that ``bases`` stand for (R5, R8)."""
+    def expand(self, partials: Candidates, refusals: Refusals) -> Candidates:
+        """All candidates that ``partials`` stand for (R5, R8)."""
         parts = []
-        for (dp, with_cp, piped, folded, ep), rows in self._alike(bases):
+        for (dp, with_cp, piped, folded, ep), rows in self._alike(partials):
             states = self._states(dp, with_cp, piped, folded, refusals).get(ep, [])
             dp_shard, shard = np.array(states, dtype=np.int64).reshape(-1, 2).T
-            copies = bases.take(np.repeat(rows, len(states)))
+            copies = partials.take(np.repeat(rows, len(states)))
             split = np.tile(dp_shard, len(rows))
             parts.append(replace(copies, dp_shard=split, dp_replicate=dp // split, shard=np.tile(shard, len(rows))))
         return self.expressed(self._exchanging(concatenate(parts)), ("split",), refusals)
@@ -183,28 +183,28 @@ class SearchSpace:
         heads = [count for block, _ in self.profile.blocks for count in block.heads]
         return np.logical_and.reduce([count % number == 0 for count in heads])
 
-    def num_candidates(self, bases: Candidates) -> Ints:
+    def num_candidates(self, partials: Candidates) -> Ints:
         """Number of candidates that each partial candidate stands for, (n,)."""
-        several = [(degree > 1).astype(np.int64) for degree in (bases.cp, bases.pp, bases.expert_lanes)]
-        kinds = distinct(*(columns := np.stack([bases.dp, *several, bases.ep])))
+        several = [(degree > 1).astype(np.int64) for degree in (partials.cp, partials.pp, partials.expert_lanes)]
+        kinds = distinct(*(columns := np.stack([partials.dp, *several, partials.ep])))
         counts = [
             len(self._states(int(dp), bool(with_cp), bool(piped), bool(folded), Refusals()).get(int(ep), []))
             for dp, with_cp, piped, folded, ep in columns[:, kinds.first].T
         ]
-        exchanges = np.sum([self._legal(bases, code) for code in range(len(CONTEXT_EXCHANGES))], axis=0)
+        exchanges = np.sum([self._legal(partials, code) for code in range(len(CONTEXT_EXCHANGES))], axis=0)
         return np.array(counts, dtype=np.int64)[kinds.code] * exchanges
 
-    def _alike(self, bases: Candidates) -> Iterator[tuple[tuple[int, bool, bool, bool, int], Ints]]:
+    def _alike(self, partials: Candidates) -> Iterator[tuple[tuple[int, bool, bool, bool, int], Ints]]:
         """Yield rows with equal (dp, cp > 1, pp > 1, folded, ep), which have the same legal shard states."""
-        several = 4 * (bases.cp > 1) + 2 * (bases.pp > 1) + (bases.expert_lanes > 1)
+        several = 4 * (partials.cp > 1) + 2 * (partials.pp > 1) + (partials.expert_lanes > 1)
         # the five figures are packed into one integer, so that one sort groups the rows
-        key = (bases.dp * 8 + several) * 65536 + bases.ep
+        key = (partials.dp * 8 + several) * 65536 + partials.ep
         order = np.argsort(key, kind="stable")
         starts = np.flatnonzero(np.diff(key[order], prepend=-1))
         for rows in np.split(order, starts[1:]) if len(order) else []:
             row = rows[0]
-            with_cp, piped, folded = (bool(getattr(bases, axis)[row] > 1) for axis in ("cp", "pp", "expert_lanes"))
-            yield (int(bases.dp[row]), with_cp, piped, folded, int(bases.ep[row])), rows
+            with_cp, piped, folded = (bool(getattr(partials, axis)[row] > 1) for axis in ("cp", "pp", "expert_lanes"))
+            yield (int(partials.dp[row]), with_cp, piped, folded, int(partials.ep[row])), rows
 
     def tp_values(self, refusals: Refusals) -> list[int]:
         """R1, R9: legal values of tp, ascending."""
@@ -272,7 +272,7 @@ class SearchSpace:
         return [pp for pp in self._stages.worth if refusals.keep(pp <= most, rule) and pp <= self.max_accelerators]
 
     def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
-        """Yield base columns: (tp, cp, exchange, expert lanes) × pipelines × ep × policies, for one dp at a time."""
+        """Yield partial columns: (tp, cp, exchange, expert lanes) × pipelines × ep × policies, for one dp at a time."""
         pairs = [
             (tp, cp)
             for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))

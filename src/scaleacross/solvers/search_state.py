@@ -31,14 +31,14 @@ ENOUGH: Final = 1e-4
 
 @dataclass(frozen=True)
 class Placed:
-    """A candidate with its exact placement and step time in seconds; ``brought`` marks a user-supplied decision."""
+    """A candidate with its exact placement and step time in seconds; ``user_supplied`` marks a user-supplied decision."""
 
     step_s: float
     candidates: Candidates
     bounded: Bounded
     placement: PlacementDecision
     placer: Placer
-    brought: bool = False
+    user_supplied: bool = False
 
 
 @dataclass

@@ -8,7 +8,7 @@ U1 share    for R fault units on N accelerators no placement, schedule or batch 
             small as the smallest of the pool: states load fastest, and most of them make up a unit. Hosts in repair
             are as rare as with the largest (``share.most_useful_share``). With R > 1 checkpoints cost and lose nothing
 U2 ratio    T/G ≥ (bound on T)/G*(R, N), because G ≤ G*(R, N) and both are positive
-U3 bases    a base stands for every R that divides dp: the greatest G*(R, N) of these counts
+U3 partial  a partial candidate stands for every R that divides dp: the greatest G*(R, N) of these counts
 
 U1 holds because the share falls with the rate of strikes of any kind, with the units that a strike hits, with the time
 to recover and with ``unit_loss``, term by term of ``goodput.share``. The window that a strike on all units opens is no
@@ -28,7 +28,7 @@ from scaleacross.cost_models.goodput import fault_model, recovering
 from scaleacross.cost_models.goodput.recovery import recovery_times
 from scaleacross.cost_models.goodput.share import best_interval_s, most_useful_share, stop_rate, useful_share
 from scaleacross.cost_models.goodput.strikes import Laid, fewest_strikes
-from scaleacross.solvers.pools import Fill, shares
+from scaleacross.solvers.pools import Allocation, shares
 from scaleacross.solvers.search_space import divisors
 from scaleacross.spec.goodput import FaultModel
 from scaleacross.spec.parallelism import Degrees, GridAxis
@@ -48,13 +48,15 @@ class UsefulShare:
     _exact: dict[tuple[object, ...], float] = field(default_factory=dict)
     _most: dict[tuple[int, int], float] = field(default_factory=dict)
 
-    def exact(self, degrees: Degrees, micro_batches: int, fill: Fill, axis_order: Sequence[GridAxis]) -> float:
+    def exact(
+        self, degrees: Degrees, micro_batches: int, allocation: Allocation, axis_order: Sequence[GridAxis]
+    ) -> float:
         """Useful share of one placed candidate."""
         stride = strides(degrees, axis_order)["dp_replicate"]
-        key = (degrees.dp_replicate, stride, micro_batches, fill)
+        key = (degrees.dp_replicate, stride, micro_batches, allocation)
         if key not in self._exact:
             problem = self.problem
-            laid = Laid(problem.topology, shares(fill), degrees, axis_order)
+            laid = Laid(problem.topology, shares(allocation), degrees, axis_order)
             model = fault_model(problem.job, problem.profile, laid, micro_batches)
             self._exact[key] = max(useful_share(model)[0], LEAST)
         return self._exact[key]
@@ -63,9 +65,9 @@ class UsefulShare:
         """U1: upper bound on the share of every placement of a candidate, (n,)."""
         return self._of_rows(candidates.dp_replicate, candidates.world_size, split=False)
 
-    def base_bound(self, bases: Candidates) -> Floats:
-        """U3: upper bound on the share of every candidate of a base, (n,)."""
-        return self._of_rows(bases.dp, bases.world_size, split=True)
+    def partial_bound(self, partials: Candidates) -> Floats:
+        """U3: upper bound on the share of every candidate of a partial candidate, (n,)."""
+        return self._of_rows(partials.dp, partials.world_size, split=True)
 
     def _of_rows(self, units: Ints, sizes: Ints, split: bool) -> Floats:
         pairs, row = np.unique(np.stack([units, sizes]), axis=1, return_inverse=True)

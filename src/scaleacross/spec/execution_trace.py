@@ -49,9 +49,9 @@ class Communicator:
     degree: int
     stride: int
 
-    def first(self, position: int) -> int:
-        """Lowest global rank of the group of ``position``."""
-        return position - position // self.stride % self.degree * self.stride
+    def first(self, global_rank: int) -> int:
+        """Lowest global rank of the group of ``global_rank``."""
+        return global_rank - global_rank // self.stride % self.degree * self.stride
 
     def groups(self, num_ranks: int) -> Iterator[range]:
         """All groups of ``num_ranks`` global ranks, in the order of their lowest rank."""
@@ -85,8 +85,8 @@ class ExecutionTrace:
         """Number of global ranks."""
         return len(self.program_of)
 
-    def peer(self, position: int, following: bool) -> int:
+    def peer(self, global_rank: int, following: bool) -> int:
         """Global rank of the next (``following``) or previous pipeline rank, cyclic."""
-        first, step = self.pipeline.first(position), 1 if following else -1
-        at = (position - first) // self.pipeline.stride
+        first, step = self.pipeline.first(global_rank), 1 if following else -1
+        at = (global_rank - first) // self.pipeline.stride
         return first + (at + step) % self.pipeline.degree * self.pipeline.stride

@@ -1,6 +1,6 @@
 """Placement of ranks: an axis order over the devices of the buildings, building after building.
 
-A *global rank* (``position`` in the code) is an index into the job's device list: the devices of ``fill[0]``'s building
+A *global rank* is an index into the job's device list: the devices of ``fill[0]``'s building
 first (zone by zone, rack by rack, host by host), then those of ``fill[1]``'s, and so on. ``fill`` is the allocation.
 ``axis_order`` gives the mixed radix of global ranks, fastest axis first. Unequal buildings need no special case: the
 list changes building where the allocation does. Frameworks number ranks in orders of their own; emitters convert
@@ -141,6 +141,6 @@ def holds_folded(order: Sequence[GridAxis]) -> bool:
     return set(order[max(0, at - len(lanes)) : at]) == lanes
 
 
-def coordinates(degrees: Degrees, axis_order: Sequence[GridAxis], position: int) -> dict[GridAxis, int]:
-    """Coordinate of the global rank ``position`` on every grid axis."""
-    return {axis: position // stride % degrees.of(axis) for axis, stride in strides(degrees, axis_order).items()}
+def coordinates(degrees: Degrees, axis_order: Sequence[GridAxis], global_rank: int) -> dict[GridAxis, int]:
+    """Coordinate of the global rank ``global_rank`` on every grid axis."""
+    return {axis: global_rank // stride % degrees.of(axis) for axis, stride in strides(degrees, axis_order).items()}

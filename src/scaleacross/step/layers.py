@@ -213,9 +213,9 @@ class Layers:
 
         It is 0 where the job overlaps at least ``TP_REDUCTIONS`` of tp with its products: that covers the reductions.
         """
-        beside = self.job.overlap.tp_reduce and self.job.overlap.tp_fraction < TP_REDUCTIONS
+        concurrent = self.job.overlap.tp_reduce and self.job.overlap.tp_fraction < TP_REDUCTIONS
         has_tp = self.tp_bytes > 0 and self._tp_calls(action, work) > 0
-        return weight / 2 if beside and has_tp and weight > 0 else 0.0
+        return weight / 2 if concurrent and has_tp and weight > 0 else 0.0
 
     def _tensor(self, action: Action, key: Key, work: ChunkWork, share: float, late_s: float, cell: str) -> None:
         """Record exposed gathers and scatters over tp, then reductions that overlap with ``late_s`` of computation."""
@@ -232,9 +232,9 @@ class Layers:
         if len(operations) > 1:
             self._wait_through("tp", key, operations[:-1], size, count, cell)
         behind = self._call("tp", (*key, "late"), last, size, count - first_pass, holds=True)
-        beside = self._aside("tp", behind, cell)
+        concurrent = self._aside("tp", behind, cell)
         self._compute("compute", late_s, cell)
-        self._wait("tp", beside, cell)
+        self._wait("tp", concurrent, cell)
 
     def _exchanges(self, action: Action, work: ChunkWork) -> float:
         """Return the all-to-alls of an action: two per layer, and two more where a backward pass repeats them."""
@@ -262,9 +262,9 @@ class Layers:
                 continue
             count = 2.0 * ways * work.num_moe_layers * share
             call = self._call("ep", (*key, "beside shared", str(number)), ("all_to_all",), size, count)
-            beside = self._aside("ep", call, cell)
+            concurrent = self._aside("ep", call, cell)
             self._compute("compute", seconds * pace, cell)
-            self._wait("ep", beside, cell)
+            self._wait("ep", concurrent, cell)
 
     def _hidden(self, action: Action, key: Key, share: float) -> Iterable[tuple[str, int | None]]:
         """Yield (component, call) of collectives that start with the action and overlap with its computation."""

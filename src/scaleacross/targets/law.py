@@ -23,8 +23,8 @@ from scaleacross.workloads.layer_profile import ModelProfile
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-Scope = Literal["base", "split"]
-"""Columns that a law reads: ``base``, those of a partial candidate; ``split``, also the split of dp and the shard
+Scope = Literal["partial", "split"]
+"""Columns that a law reads: ``partial``, those of a partial candidate; ``split``, also the split of dp and the shard
 level.
 """
 

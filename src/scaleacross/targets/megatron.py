@@ -199,7 +199,7 @@ def _refused_exchange(case: Case) -> str:
 LAWS: Final = (
     Law(
         "recompute",
-        "base",
+        "partial",
         lambda s, rows: in_codes(rows.recompute, recompute_codes(RECOMPUTES)),
         lambda c: (
             f"recompute {c.decision.recompute}: Megatron-LM has no policy that reruns norms and activation products alone, "
@@ -207,10 +207,10 @@ LAWS: Final = (
             f"[none, full] or modules ({', '.join(MODULES)}), or plan with target: megatron"
         ),
     ),
-    Law("schedule", "base", _schedule, _refused_schedule),
+    Law("schedule", "partial", _schedule, _refused_schedule),
     Law(
         "activation offload",
-        "base",
+        "partial",
         _activation_offload,
         lambda c: (
             f"activation_offload {c.decision.activation_offload:g}: Megatron-LM offloads whole layers, fewer than all "
@@ -230,13 +230,13 @@ LAWS: Final = (
     ),
     Law(
         "chunks without pipeline",
-        "base",
+        "partial",
         lambda s, rows: (rows.pp > 1) | (rows.num_chunks == 1),
         lambda c: "Megatron-LM interleaves only with pipeline-model-parallel-size > 1: set pp > 1 or num_chunks 1",
     ),
     Law(
         "micro-batches",
-        "base",
+        "partial",
         lambda s, rows: (rows.pp == 1) | (rows.num_chunks == 1) | (rows.num_micro_batches >= rows.pp),
         lambda c: (
             f"Interleaved1F1B with {c.m} micro-batches on pp {c.decision.degrees.pp}: Megatron-LM needs at least pp "
@@ -245,7 +245,7 @@ LAWS: Final = (
     ),
     Law(
         "experts with cp",
-        "base",
+        "partial",
         lambda s, rows: (rows.ep == 1) | (rows.cp == 1) | (rows.expert_lanes > 1),
         lambda c: (
             f"ep {c.decision.degrees.ep} with cp {c.decision.degrees.cp}: Megatron-LM's expert groups run over cp first, "
@@ -254,13 +254,13 @@ LAWS: Final = (
     ),
     Law(
         "fp16 experts",
-        "base",
+        "partial",
         lambda s, rows: (rows.ep * rows.expert_lanes == 1) | np.bool_(s.job.precision != "fp16"),
         lambda c: "precision fp16 with ep > 1: Megatron-LM trains experts in parallel with bf16 only",
     ),
     Law(
         "expert overlap",
-        "base",
+        "partial",
         _expert_overlap,
         lambda c: (
             "experts.overlap_fraction: Megatron-LM overlaps experts' all-to-alls with more than one chunk when pp > 1, and "
@@ -269,7 +269,7 @@ LAWS: Final = (
     ),
     Law(
         "shared overlap",
-        "base",
+        "partial",
         _shared_overlap,
         lambda c: (
             f"experts.shared_overlap with recompute {c.decision.recompute}: Megatron-LM does not rerun shared_experts that run "
@@ -278,7 +278,7 @@ LAWS: Final = (
     ),
     Law(
         "graphs",
-        "base",
+        "partial",
         _graphs,
         lambda c: (
             f"experts.graphs partial with recompute {c.decision.recompute}: Megatron-LM reruns whole layers and moe without "
@@ -287,7 +287,7 @@ LAWS: Final = (
     ),
     Law(
         "fp8 recompute",
-        "base",
+        "partial",
         _eight_bit,
         lambda c: (
             f"precision fp8 with recompute {c.decision.recompute}: Megatron-LM's delayed scaling reruns neither moe_act nor "
@@ -307,7 +307,7 @@ LAWS: Final = (
     *megatron_bytes.LAWS,
     Law(
         "waiting messages",
-        "base",
+        "partial",
         _waiting_messages,
         lambda c: (
             f"overlap.pipeline_messages false with {c.decision.pipeline.num_chunks} chunks on pp {c.decision.degrees.pp}: "
@@ -316,7 +316,7 @@ LAWS: Final = (
     ),
     Law(
         "sequence",
-        "base",
+        "partial",
         lambda s, rows: (rows.cp == 1) | (s.job.sequence_length % (2 * rows.cp) == 0),
         lambda c: (
             f"sequence length {c.subject.job.sequence_length} is no multiple of 2 · cp = {2 * c.decision.degrees.cp}, "

@@ -219,7 +219,7 @@ JOB_LAWS: Final = (
 LAWS: Final = (
     Law(
         "recompute",
-        "base",
+        "partial",
         lambda s, rows: in_codes(rows.recompute, recompute_codes(RECOMPUTES)),
         lambda c: (
             f"recompute {c.decision.recompute}: torchtitan 0.3.0 reruns whole layers (full: FullAC) or operators (selective: "
@@ -228,7 +228,7 @@ LAWS: Final = (
     ),
     Law(
         "operators in 8 bit",
-        "base",
+        "partial",
         lambda s, rows: np.bool_(s.job.recipe is None) | ~in_codes(rows.recompute, recompute_codes(("selective",))),
         lambda c: (
             f"recompute selective with conversion.recipe {c.subject.job.recipe}: which converted products SelectiveAC keeps in "
@@ -246,7 +246,7 @@ LAWS: Final = (
     ),
     Law(
         "context of gpt_oss",
-        "base",
+        "partial",
         lambda s, rows: (rows.cp == 1) | np.bool_(_package(s) != "gpt_oss"),
         lambda c: (
             f"cp {c.decision.degrees.cp}: gpt_oss of torchtitan 0.3.0 runs its default attention (varlen), which does not divide "
@@ -255,7 +255,7 @@ LAWS: Final = (
     ),
     Law(
         "expert overlap",
-        "base",
+        "partial",
         lambda s, rows: (rows.ep * rows.expert_lanes == 1) | np.bool_(s.job.experts.overlap_fraction == 0),
         lambda c: (
             "experts.overlap_fraction: torchtitan 0.3.0 overlaps no all-to-all of experts; set overlap_fraction: 0"
@@ -263,7 +263,7 @@ LAWS: Final = (
     ),
     Law(
         "expert dispatch",
-        "base",
+        "partial",
         lambda s, rows: (rows.ep * rows.expert_lanes == 1) | np.bool_(s.job.experts.dispatch == "copies"),
         lambda c: (
             "experts.dispatch deduplicated: torchtitan 0.3.0 as configured here sends a token once per expert "
@@ -272,7 +272,7 @@ LAWS: Final = (
     ),
     Law(
         "overlap of tp",
-        "base",
+        "partial",
         lambda s, rows: (rows.tp == 1) | np.bool_(s.job.overlap.tp_fraction == 0),
         lambda c: (
             f"overlap.tp_fraction {c.subject.job.overlap.tp_fraction:g} with tp {c.decision.degrees.tp}: torchtitan 0.3.0 as "
@@ -281,7 +281,7 @@ LAWS: Final = (
     ),
     Law(
         "shared overlap",
-        "base",
+        "partial",
         lambda s, rows: (rows.ep * rows.expert_lanes == 1) | np.bool_(not s.job.experts.shared_overlap),
         lambda c: (
             "experts.shared_overlap: torchtitan 0.3.0 runs shared experts after the routed ones have returned "
@@ -290,34 +290,34 @@ LAWS: Final = (
     ),
     Law(
         "sequence",
-        "base",
+        "partial",
         lambda s, rows: s.job.sequence_length % _sequence_divisor(rows.tp, rows.cp) == 0,
         _refused_sequence,
     ),
     Law(
         "experts with tp or cp",
-        "base",
+        "partial",
         lambda s, rows: (rows.ep == 1) | (rows.tp * rows.cp == 1) | (rows.expert_lanes > 1),
         lambda c: (
             f"ep {c.decision.degrees.ep} with tp {c.decision.degrees.tp}, cp {c.decision.degrees.cp}: torchtitan's expert "
             "groups run over tp and cp first, the plan's inside dp_shard; set expert_folding: tp_cp, or tp 1 and cp 1"
         ),
     ),
-    Law("schedule", "base", _schedule, lambda c: _only(c.decision.pipeline.schedule)),
+    Law("schedule", "partial", _schedule, lambda c: _only(c.decision.pipeline.schedule)),
     Law(
         "micro-batches",
-        "base",
+        "partial",
         _one_f_one_b,
         lambda c: (
             f"1F1B with {c.m} micro-batches on {c.decision.degrees.pp} stages: torch's schedule needs at least as many "
             "micro-batches as stages"
         ),
     ),
-    Law("rounds", "base", _rounds, _refused_rounds),
+    Law("rounds", "partial", _rounds, _refused_rounds),
     Law("accumulation", "split", _reduced_once, _refused_accumulation),
     Law(
         "offload",
-        "base",
+        "partial",
         lambda s, rows: rows.activation_offload + rows.optimizer_offload == 0,
         lambda c: (
             f"activation_offload {c.decision.activation_offload:g}, optimizer_offload {c.decision.optimizer_offload:g}: "

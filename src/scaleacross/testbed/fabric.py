@@ -56,10 +56,10 @@ def build(layout: Layout, here: Machine, log: Path) -> None:
         EmulationError: a command failed.
         InputError: an inter-building link is to delay packets, and this machine cannot.
     """
-    far = [trunk for trunk in layout.trunks if trunk.delay_s > 0 or trunk.loss_fraction > 0]
-    if far:
-        here.require_delay(f"trunk {far[0].name}")
-    relayed = [] if here.has_netem else far
+    delayed = [trunk for trunk in layout.trunks if trunk.delay_s > 0 or trunk.loss_fraction > 0]
+    if delayed:
+        here.require_delay(f"trunk {delayed[0].name}")
+    relayed = [] if here.has_netem else delayed
     try:
         for building in layout.buildings:
             _make_building(building, send_buffer_bytes(layout))
@@ -69,7 +69,7 @@ def build(layout: Layout, here: Machine, log: Path) -> None:
         if relayed:
             _start_relay(relayed, log)
         for trunk in layout.trunks:
-            _bring_up_trunk(trunk, netem=here.has_netem and trunk in far)
+            _bring_up_trunk(trunk, netem=here.has_netem and trunk in delayed)
         for building in layout.buildings:
             for subnet, hop in building.routes:
                 do("ip", "-n", building.namespace, "route", "add", subnet, "via", hop)

@@ -315,11 +315,11 @@ def places_of(topology: Topology, placement: Placement) -> Places:
     regions = [topology.region_of(name) for name in names]
     runs = np.cumsum([0, *(here != there for here, there in pairwise(regions))])
     buildings = {name: (number, topology.building(name)) for number, name in enumerate(names)}
-    for position, device in enumerate(devices(topology, placement)):
+    for global_rank, device in enumerate(devices(topology, placement)):
         number, building = buildings[device.building]
         rack = device.zone * building.racks_per_zone + device.rack
         domain = device.host if building.scale_up_domain == "host" else rack
-        rows.append((position, domain, rack, device.zone, 0, runs[number], number))
+        rows.append((global_rank, domain, rack, device.zone, 0, runs[number], number))
     ids = np.array(rows, dtype=np.int64)
     ids[:, 1:5] = ids[:, 1:5] * len(names) + ids[:, 6:]  # distinct numbers in different buildings
     return ids[:, :NUM_LEVELS]

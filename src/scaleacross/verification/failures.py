@@ -34,8 +34,8 @@ def replicas_by_unit(topology: Topology, decision: Decision, level: str) -> dict
     """Return (building, zone) -> data-parallel replicas with an accelerator there; zone 0 for whole buildings."""
     degrees, out = decision.degrees, defaultdict(set)
     if decision.placement is not None:
-        for position, device in enumerate(devices(topology, decision.placement)):
-            at = coordinates(degrees, decision.placement.axis_order, position)
+        for global_rank, device in enumerate(devices(topology, decision.placement)):
+            at = coordinates(degrees, decision.placement.axis_order, global_rank)
             unit = (device.building, device.zone if level == "zone" else 0)
             out[unit].add(at["dp_replicate"] * degrees.dp_shard + at["dp_shard"])
     return out
@@ -68,8 +68,8 @@ def _host_strikes(problem: Problem, decision: Decision, stated: Goodput, toleran
     placement = decision.placement
     if placement is None or stated.policy != "shrink":
         return
-    for position, device in enumerate(devices(problem.topology, placement)):
-        at = coordinates(decision.degrees, placement.axis_order, position)
+    for global_rank, device in enumerate(devices(problem.topology, placement)):
+        at = coordinates(decision.degrees, placement.axis_order, global_rank)
         on_host[device.building, device.host].add(at["dp_replicate"])
     counted = Counter(len(units) for units in on_host.values())
     rates: Counter[int] = Counter()

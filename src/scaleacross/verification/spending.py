@@ -78,14 +78,14 @@ def counted_patterns(decision: Decision) -> Mapping[str, Mapping[tuple[int, ...]
     """
     if decision.placement is None:
         raise ValueError("the decision has no placement")
-    fill = decision.placement.fill
-    owners = [index for index, share in enumerate(fill) for _ in range(share.num_accelerators)]
+    allocation = decision.placement.fill
+    owners = [index for index, share in enumerate(allocation) for _ in range(share.num_accelerators)]
     out = {}
     for name, (degree, step) in counted_groups(decision.degrees, decision.placement).items():
         found: Counter[tuple[int, ...]] = Counter()
         for start in range(len(owners)):
             if start // step % degree == 0:
                 inside = Counter(owners[start + rank * step] for rank in range(degree))
-                found[tuple(inside[index] for index in range(len(fill)))] += 1
+                found[tuple(inside[index] for index in range(len(allocation)))] += 1
         out[name] = found
     return out

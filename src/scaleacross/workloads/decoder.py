@@ -115,7 +115,7 @@ class Decoder(Workload):
         return ModelProfile(
             name=self.name,
             embedding=parts.embedding(
-                self.vocabulary_size, self.hidden_size, num_positions=self.num_learned_positions, dropout=self.dropout
+                self.vocabulary_size, self.hidden_size, num_ranks=self.num_learned_positions, dropout=self.dropout
             ),
             blocks=tuple(blocks),
             head=parts.head(

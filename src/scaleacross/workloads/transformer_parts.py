@@ -342,12 +342,12 @@ def block(name: str, hidden_size: int, parts: Iterable[Part], sub_layers: int = 
     )
 
 
-def embedding(vocabulary_size: int, hidden_size: int, *, num_positions: int = 0, dropout: bool = False) -> LayerProfile:
+def embedding(vocabulary_size: int, hidden_size: int, *, num_ranks: int = 0, dropout: bool = False) -> LayerProfile:
     """Token table (divided by tp along the vocabulary) and learned positions, if any (replicated).
 
     Held: the token index (8 bytes) and the dropout mask. Its scatter over tp is counted with the head's gather.
     """
-    positions = num_positions * hidden_size
+    positions = num_ranks * hidden_size
     held = ActivationBytes(8.0 + (hidden_size if dropout else 0))
     return LayerProfile(
         name="embedding",

@@ -86,7 +86,7 @@ def exchange_groups(
     Raises:
         ValueError: the groups do not tile the ranks.
     """
-    whole = levels.num_positions
+    whole = levels.num_ranks
     size = whole // num_groups
     near, far = (1, size) if replicas == "outer" else (num_groups, 1)
     links = links_of(levels)

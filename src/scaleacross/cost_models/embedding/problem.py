@@ -89,7 +89,7 @@ class EmbeddingProblem:
         )
 
 
-def fill_of(job: RecommendationJob, topology: Topology) -> tuple[BuildingShare, ...]:
+def allocation_of(job: RecommendationJob, topology: Topology) -> tuple[BuildingShare, ...]:
     """Allocation of the job: the first accelerators, building by building.
 
     Raises:
@@ -137,13 +137,15 @@ def group_ranks(
     """The ranks of the first group.
 
     Raises:
-        InputError: the job does not fit the topology (``fill_of``), groups do not tile the ranks, or the host drives
+        InputError: the job does not fit the topology (``allocation_of``), groups do not tile the ranks, or the host drives
             and none is stated.
     """
     if driver == "host":
         topology = with_host_shares(topology)
-    fill = fill_of(job, topology)
-    positions = [(topology.building(share.building), rank) for share in fill for rank in range(share.num_accelerators)]
+    allocation = allocation_of(job, topology)
+    positions = [
+        (topology.building(share.building), rank) for share in allocation for rank in range(share.num_accelerators)
+    ]
     if len(positions) % num_groups:
         raise InputError(f"replica_groups: {num_groups} groups do not divide {len(positions):,} accelerators")
     size = len(positions) // num_groups
@@ -151,7 +153,7 @@ def group_ranks(
     units = _units(own)
     launch_s = max(b.accelerator.collective_start_s for b, _ in own)
     unit = len(units[0]) if units and size % len(units[0]) == 0 else 0
-    groups = exchange_groups(build_levels(topology, fill), num_groups, replicas, unit, launch_s, driver)
+    groups = exchange_groups(build_levels(topology, allocation), num_groups, replicas, unit, launch_s, driver)
     return GroupRanks(tuple(own), units, unit, len(positions), groups)
 
 
@@ -171,7 +173,7 @@ def embedding_problem(
         driver: of the all-to-alls of vectors and gradients.
 
     Raises:
-        InputError: the job does not fit the topology (``fill_of``), groups do not tile the ranks, TorchRec's estimator
+        InputError: the job does not fit the topology (``allocation_of``), groups do not tile the ranks, TorchRec's estimator
             is given ranks, groups, codecs or drivers that it does not know, or the host drives and none is stated.
     """
     ranks = group_ranks(job, topology, num_groups, replicas, driver)
@@ -205,8 +207,8 @@ def embedding_problem(
     options = _per_kind(tables, lambda table: table_options(table, setting), forward)
     flop_per_s = _flop_per_s(job, [b for b, _ in own])
     bottom_s, top_s = (6 * weights * batch / flop_per_s for weights in dense)
-    fill = fill_of(job, topology)
-    samples = sample_sharings(model, topology, fill, round(batch), job.sample_rules, flop_per_s)
+    allocation = allocation_of(job, topology)
+    samples = sample_sharings(model, topology, allocation, round(batch), job.sample_rules, flop_per_s)
     top_s += samples[0].seconds if samples else 0.0
     all_reduce_s = float(ranks.groups.every.all_reduce(np.array(4.0 * model.dense_weights)).time_s)
     sizes_s = start_s(ranks.groups, _SIZE_BYTES * len(own)) if codecs else 0.0

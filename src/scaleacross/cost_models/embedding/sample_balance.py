@@ -77,7 +77,7 @@ def busiest_over_mean(
 def sample_sharings(
     model: Dlrm,
     topology: Topology,
-    fill: Sequence[BuildingShare],
+    allocation: Sequence[BuildingShare],
     batch: int,
     rules: Sequence[SampleRule],
     flop_per_s: float,
@@ -91,12 +91,12 @@ def sample_sharings(
     layers = model.sequence
     if layers is None or layers.lengths is None:
         return ()
-    ranks, (linear, quadratic) = tuple(share.num_accelerators for share in fill), layers.flop()
+    ranks, (linear, quadratic) = tuple(share.num_accelerators for share in allocation), layers.flop()
     lengths = layers.lengths
     mean_s = 3 * batch * (linear * lengths.moment(1) + quadratic * lengths.moment(2)) / flop_per_s
     factors = busiest_over_mean(lengths, (linear, quadratic), ranks, batch)
     sent = ID_BYTES * batch * model.reads_per_sample
-    slopes = 0.0, max(_slope(topology, (share,)) for share in fill), _slope(topology, fill)
+    slopes = 0.0, max(_slope(topology, (share,)) for share in allocation), _slope(topology, allocation)
     every: tuple[SampleRule, ...] = ("as_they_come", "in_building", "everywhere")
     out = []
     for rule, factor, each, size in zip(every, factors, slopes, (1, min(ranks), sum(ranks)), strict=True):
@@ -115,9 +115,9 @@ def sample_sharings(
     return tuple(sorted(out, key=lambda one: one.seconds))
 
 
-def _slope(topology: Topology, fill: Sequence[BuildingShare]) -> float:
-    """Seconds per byte of an all-to-all over all ranks of ``fill``."""
-    levels = build_levels(topology, tuple(fill))
-    if levels.num_positions < 2:
+def _slope(topology: Topology, allocation: Sequence[BuildingShare]) -> float:
+    """Seconds per byte of an all-to-all over all ranks of ``allocation``."""
+    levels = build_levels(topology, tuple(allocation))
+    if levels.num_ranks < 2:
         return 0.0
-    return slope(Group(exact_shape(levels.num_positions, 1, levels), links_of(levels), 0.0).all_to_all)
+    return slope(Group(exact_shape(levels.num_ranks, 1, levels), links_of(levels), 0.0).all_to_all)

@@ -45,7 +45,7 @@ def fault_model(
     recovery = job.reliability or Recovery()
     failures = failures or laid.topology.reliability or Failures()
     alone = laid.degrees.dp_replicate if recovery.policy == "shrink" else 1
-    hosts = min(laid.topology.building(share.building).accelerators_per_host for share in laid.fill)
+    hosts = min(laid.topology.building(share.building).accelerators_per_host for share in laid.allocation)
     times = recovery_times(job, profile, laid.degrees.world_size, alone, hosts)
     strikes = strikes_of(failures, laid)
     if alone == 1:
@@ -84,7 +84,7 @@ def recovering(
 def hosts_of(laid: Laid) -> int:
     """Hosts that a placement uses."""
     sizes = laid.sizes("host")
-    return sum(-(-share.num_accelerators // size) for share, size in zip(laid.fill, sizes, strict=True))
+    return sum(-(-share.num_accelerators // size) for share, size in zip(laid.allocation, sizes, strict=True))
 
 
 def unit_loss(recovery: Recovery, num_units: int, micro_batches: int) -> float:

@@ -34,7 +34,7 @@ class Laid(NamedTuple):
     """Degrees laid out on an allocation. Its functions raise KeyError for a building that is not in ``topology``."""
 
     topology: Topology
-    fill: Sequence[BuildingShare]
+    allocation: Sequence[BuildingShare]
     degrees: Degrees
     axis_order: Sequence[GridAxis]
 
@@ -45,7 +45,7 @@ class Laid(NamedTuple):
 
     def sizes(self, level: FailureClass) -> list[int]:
         """Accelerators of one domain of a class, for every building of the allocation."""
-        return [domain_size(self.topology.building(share.building), level) for share in self.fill]
+        return [domain_size(self.topology.building(share.building), level) for share in self.allocation]
 
 
 def domain_size(building: Building, level: FailureClass) -> int:
@@ -63,13 +63,13 @@ def units_hit(laid: Laid, level: FailureClass) -> dict[int, int]:
     Global ranks between two cuts of domains and of units are alike, so one of them stands for all.
     """
     stride, sizes, units = laid.unit_stride, laid.sizes(level), laid.degrees.dp_replicate
-    bases = [0, *np.cumsum([share.num_accelerators for share in laid.fill]).tolist()]
+    bases = [0, *np.cumsum([share.num_accelerators for share in laid.allocation]).tolist()]
     unit = math.gcd(stride, *sizes, *bases[1:])
     found: dict[int, int] = {}
-    for share, size, base in zip(laid.fill, sizes, bases, strict=False):
-        position = np.arange(base, base + share.num_accelerators, unit)
+    for share, size, base in zip(laid.allocation, sizes, bases, strict=False):
+        global_ranks = np.arange(base, base + share.num_accelerators, unit)
         # one code for every pair of a domain and a unit in it
-        pairs = np.unique((position - base) // size * units + position // stride % units)
+        pairs = np.unique((global_ranks - base) // size * units + global_ranks // stride % units)
         _, hit = np.unique(pairs // units, return_counts=True)
         for number, domains in zip(*np.unique(hit, return_counts=True), strict=True):
             found[int(number)] = found.get(int(number), 0) + int(domains)
@@ -79,7 +79,7 @@ def units_hit(laid: Laid, level: FailureClass) -> dict[int, int]:
 def only_copies(laid: Laid, level: FailureClass) -> int:
     """Largest number of shards, over domains, whose copies (one per fault unit) all lie in one domain of a class."""
     domain, seen = [], 0
-    for share, size in zip(laid.fill, laid.sizes(level), strict=True):
+    for share, size in zip(laid.allocation, laid.sizes(level), strict=True):
         domain.append(seen + np.arange(share.num_accelerators) // size)
         seen = int(domain[-1][-1]) + 1
     copies = np.concatenate(domain).reshape(-1, laid.degrees.dp_replicate, laid.unit_stride)
@@ -89,7 +89,7 @@ def only_copies(laid: Laid, level: FailureClass) -> int:
 
 def units_cut_off(laid: Laid) -> list[tuple[tuple[str, str], int]]:
     """Links between buildings, each with the number of fault units that its loss hits; 0 where another path remains."""
-    topology, used, out = laid.topology, [share.building for share in laid.fill], []
+    topology, used, out = laid.topology, [share.building for share in laid.allocation], []
     graph = nx.MultiGraph()
     graph.add_nodes_from(building.name for building in topology.buildings)
     graph.add_edges_from((*trunk.between, index) for index, trunk in enumerate(topology.trunks))
@@ -106,10 +106,10 @@ def units_cut_off(laid: Laid) -> list[tuple[tuple[str, str], int]]:
 def _buildings_of_units(laid: Laid) -> list[set[str]]:
     stride, units, base = laid.unit_stride, laid.degrees.dp_replicate, 0
     inside: list[set[str]] = [set() for _ in range(units)]
-    step = math.gcd(stride, *(share.num_accelerators for share in laid.fill))
-    for share in laid.fill:
-        position = np.arange(base, base + share.num_accelerators, step)
-        for group in np.unique(position // stride % units):
+    step = math.gcd(stride, *(share.num_accelerators for share in laid.allocation))
+    for share in laid.allocation:
+        global_ranks = np.arange(base, base + share.num_accelerators, step)
+        for group in np.unique(global_ranks // stride % units):
             inside[int(group)].add(share.building)
         base += share.num_accelerators
     return inside
@@ -156,7 +156,9 @@ def _by_node(failures: Failures, laid: Laid) -> Iterator[Strike]:
     """Strikes of failures stated per node-day; each disables one host."""
     if failures.node_rate == 0:
         return
-    total = sum(share.num_accelerators for share in laid.fill) * failures.node_rate / NODE_DAYS_TO_ACCELERATOR_SECONDS
+    total = (
+        sum(share.num_accelerators for share in laid.allocation) * failures.node_rate / NODE_DAYS_TO_ACCELERATOR_SECONDS
+    )
     hosts, fraction = units_hit(laid, "host"), _swap_fraction(failures)
     for hit, domains in hosts.items():
         rate = total * domains / sum(hosts.values())

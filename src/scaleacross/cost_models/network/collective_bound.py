@@ -39,7 +39,7 @@ class Tiling(NamedTuple):
     """Groups of ``degree`` global ranks, ``stride`` apart, on an allocation of a topology."""
 
     topology: Topology
-    fill: Sequence[BuildingShare]
+    allocation: Sequence[BuildingShare]
     levels: Levels
     degree: int
     stride: int
@@ -47,13 +47,13 @@ class Tiling(NamedTuple):
     @property
     def groups(self) -> Ints:
         """Global ranks of every group, (groups, degree)."""
-        every = np.arange(self.levels.num_positions, dtype=np.int64)
+        every = np.arange(self.levels.num_ranks, dtype=np.int64)
         return every.reshape(-1, self.degree, self.stride).transpose(0, 2, 1).reshape(-1, self.degree)
 
     def units(self, level: int) -> Ints:
         """The unit below a level that holds each global rank, (ranks,)."""
         if level == SCALE_UP:
-            return np.arange(self.levels.num_positions, dtype=np.int64)
+            return np.arange(self.levels.num_ranks, dtype=np.int64)
         return self.levels.children(1)[level - 1] - 1
 
 
@@ -114,8 +114,8 @@ def _level_s(op: CurveOp, size_bytes: float, tiling: Tiling, level: int, curves:
 def _rates(tiling: Tiling, level: int) -> Floats:
     """Upper bound on bytes/s that enter each unit below a level, (units,)."""
     topology = tiling.topology
-    used = [topology.building(share.building) for share in tiling.fill]
-    counts = [share.num_accelerators for share in tiling.fill]
+    used = [topology.building(share.building) for share in tiling.allocation]
+    counts = [share.num_accelerators for share in tiling.allocation]
     owner: Ints = np.repeat(np.arange(len(used)), counts)
     units = tiling.units(level)
     adapters = np.array([_adapter_bytes_per_s(building) for building in used])
@@ -131,8 +131,8 @@ def _rates(tiling: Tiling, level: int) -> Floats:
 
 def _first_s(tiling: Tiling, level: int) -> Floats:
     """Least latency of a message into each unit below a level, s, (units,)."""
-    owner = np.repeat(np.arange(len(tiling.fill)), [share.num_accelerators for share in tiling.fill])
-    used = [tiling.topology.building(share.building) for share in tiling.fill]
+    owner = np.repeat(np.arange(len(tiling.allocation)), [share.num_accelerators for share in tiling.allocation])
+    used = [tiling.topology.building(share.building) for share in tiling.allocation]
     near = [
         min((getattr(one.links, name).one_way_latency_s for name in LINK_LEVELS[level:CAMPUS]), default=np.inf)
         for one in used
@@ -147,7 +147,7 @@ def _trunks_into(tiling: Tiling, level: int) -> list[list[Trunk]]:
     pairs = {*zip(tiling.units(level).tolist(), tiling.units(CAMPUS).tolist(), strict=True)}
     inside: dict[int, set[str]] = {}
     for unit, building in sorted(pairs):
-        inside.setdefault(unit, set()).add(tiling.fill[building].building)
+        inside.setdefault(unit, set()).add(tiling.allocation[building].building)
     return [[one for one in tiling.topology.trunks if len(names & set(one.between)) == 1] for names in inside.values()]
 
 
@@ -170,7 +170,7 @@ def _uplink_bytes_per_s(building: Building, level: int) -> float:
 def _farthest_s(tiling: Tiling) -> float:
     """Least latency, s, of a message between the two ranks of a group that are farthest apart."""
     topology = tiling.topology
-    used = [topology.building(share.building) for share in tiling.fill]
+    used = [topology.building(share.building) for share in tiling.allocation]
     owner = tiling.units(CAMPUS)[tiling.groups]
     rows = np.unique(np.sort(owner, axis=1), axis=0)
     together = {pair for row in rows for pair in combinations(np.unique(row).tolist(), 2)}

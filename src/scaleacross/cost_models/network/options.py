@@ -227,14 +227,14 @@ def _all_to_all(
     partners = {level.level: (level.fanout - 1) * level.members for level in crossed}
     waits = max(least_s, sum(partners[level.level] * level.latency_s for level in crossed))
     yield Option("pairwise", None, 1, slowest + waits, entering)
-    far, inner = crossed[-1], crossed[:-1]
-    if far.members > 1:
-        gathered = _exchanged(size, inner, far.members)
-        outside = float(shape.taken_in(by_rank=True)[far.level])
+    outermost, inner = crossed[-1], crossed[:-1]
+    if outermost.members > 1:
+        gathered = _exchanged(size, inner, outermost.members)
+        outside = float(shape.taken_in(by_rank=True)[outermost.level])
         passing = {level.level: size * outside * level.members for level in crossed}
         inside = max((gathered[level.level] / level.bytes_per_s for level in inner), default=0.0)
         across = max(passing[level.level] / level.bytes_per_s for level in outer)
         near = max((level.latency_s for level in inner), default=0.0)
         sent = {level: num_bytes + gathered.get(level, 0.0) for level, num_bytes in passing.items()}
-        waits = max(least_s, near + far.latency_s)
+        waits = max(least_s, near + outermost.latency_s)
         yield Option("two_level", None, 1, inside + across + waits, sent)

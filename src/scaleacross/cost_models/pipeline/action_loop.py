@@ -9,7 +9,7 @@ from scaleacross.machine_code import compiled
 
 
 @compiled
-def play(
+def time_actions(
     rank: Ints,
     needs: Ints,
     fills: Ints,
@@ -38,7 +38,7 @@ def play(
 
 
 @compiled
-def play_with_traffic(
+def time_with_traffic(
     rank: Ints,
     needs: Ints,
     fills: Ints,
@@ -54,7 +54,7 @@ def play_with_traffic(
     left: Floats,
     num_slots: int,
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """``play`` with each rank's own traffic (``own_traffic``); also returns ends of actions and of all traffic.
+    """``time_actions`` with each rank's own traffic (``own_traffic``); also returns ends of actions and of all traffic.
 
     Args:
         due_s: N, seconds of gradients that an action releases.
@@ -82,7 +82,7 @@ def play_with_traffic(
 
 
 @compiled
-def play_queued(
+def time_queued(
     rank: Ints,
     needs: Ints,
     fills: Ints,
@@ -95,7 +95,7 @@ def play_queued(
     num_lanes: int,
     num_slots: int,
 ) -> tuple[Floats, Floats]:
-    """``play`` with messages of several ranks on one ``lane``, in the order in which they are ready.
+    """``time_actions`` with messages of several ranks on one ``lane``, in the order in which they are ready.
 
     Of the next actions of all ranks, the one that ends first is final: actions that wait for its message end later.
 

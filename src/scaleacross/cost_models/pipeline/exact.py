@@ -69,8 +69,8 @@ def exact_ends(
         shared["crossing"] = virtual_boundaries("crossing", crossing, *shape) > 0
     messages = boundary_latency_s, boundary_occupancy_s
     timed = _timer(choice, num_ranks, forward, backward, *messages, weight_s=weight, input_s=alone, **shared)
-    played, skipped_s = _without_repeats(timed, choice, num_ranks, num_microbatches)
-    return stage_ends(compiled_schedule(choice, num_ranks, played), timed(played)).after(skipped_s)
+    num_timed, skipped_s = _without_repeats(timed, choice, num_ranks, num_microbatches)
+    return stage_ends(compiled_schedule(choice, num_ranks, num_timed), timed(num_timed)).after(skipped_s)
 
 
 def _timer(

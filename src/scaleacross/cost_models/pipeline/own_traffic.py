@@ -57,6 +57,6 @@ def run_with_traffic(
         due_s = last * traffic.seconds[of]
     columns = compiled.rank, compiled.needs, compiled.fills, compiled.link, seconds, occupancy, latency
     within = 1 - 1 / traffic.pieces[of]
-    return loop.play_with_traffic(
+    return loop.time_with_traffic(
         *columns, due_s, within, begins_s, ends_s, traffic.loss[of], left_s, compiled.num_slots
     )

@@ -227,8 +227,8 @@ def _tp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     back, hidden = work.tp_backward * pair, overlap.tp_fraction * work.tp_backward * pair
     if overlap.tp_reduce:
         reductions = work.tp_forward * pair * (1.0 if volumes.all_reduced else 0.5)
-        beside = np.minimum(reductions, 0.5 * work.weight_s) * (1 - float(volumes.work.contention_fraction[0]))
-        hidden = np.maximum(hidden, beside)
+        overlapped = np.minimum(reductions, 0.5 * work.weight_s) * (1 - float(volumes.work.contention_fraction[0]))
+        hidden = np.maximum(hidden, overlapped)
     left = 1 - overlap.tp_fraction
     return Waits(left * work.tp_forward * pair, back - hidden, left * back, nothing, nothing, nothing)
 
@@ -278,12 +278,12 @@ def timed_pipelines(
     Raises:
         InputError: a pipeline is too long to be timed (``pipeline.exact.MAX_ACTIONS``).
     """
-    played: dict[tuple[tuple[frozenset[str], ...], int], int] = {}
+    first_index: dict[tuple[tuple[frozenset[str], ...], int], int] = {}
     for index, (one, m) in enumerate(zip(layout, micro_batches, strict=True)):
-        played.setdefault((one.types, m), index)
+        first_index.setdefault((one.types, m), index)
     return [
         _timed(volumes, _slowest(by_type, rank_of, types), rank_of, m, message, index, busy_s)
-        for (types, m), index in played.items()
+        for (types, m), index in first_index.items()
     ]
 
 

@@ -113,8 +113,8 @@ class ShardCalls:
         layer = float((work.backward_s + backward_s).sum()) / layers, float(busy_s.sum()) / layers
         gathers = _calls(self.gather_s[..., 0])[::-1] if self.gathers > 1 else []
         reductions, replicas = _calls(self.reduce_s[..., 0]), _calls(self.replicate_s[..., 0])
-        return sum(played_s(layers, layer, gathers, reductions, replicas)) - sum(
-            played_s(layers, layer, gathers, reductions)
+        return sum(timed_s(layers, layer, gathers, reductions, replicas)) - sum(
+            timed_s(layers, layer, gathers, reductions)
         )
 
     def _of_kind(
@@ -132,7 +132,7 @@ class ShardCalls:
         columns = np.concatenate([np.stack([layers, layer_s, busy_s / layers]), *gather[:2], *reduce[:2]])
         _, examples, code = np.unique(columns, axis=1, return_index=True, return_inverse=True)
         passes = [
-            played_s(
+            timed_s(
                 int(layers[at]),
                 (float(layer_s[at]), float(columns[2, at])),
                 _calls(gather[..., at])[::-1],
@@ -150,7 +150,7 @@ def _calls(seconds: Floats) -> list[Call]:
     return [(number, call_s, busy_s) for number, (call_s, busy_s) in own if call_s > 0]
 
 
-def played_s(
+def timed_s(
     layers: int,
     layer: tuple[float, float],
     gathers: Sequence[Call],
@@ -162,7 +162,7 @@ def played_s(
     ``layer``: seconds that a layer lasts, and seconds for which its own waits keep the network busy. ``replicas`` are
     calls after the reductions of every layer, which use the part of the network that the others leave.
     """
-    every, beside = (*gathers, *reductions, *replicas), [(number, call_s, 0.0) for number, call_s, _ in replicas]
+    every, concurrent = (*gathers, *reductions, *replicas), [(number, call_s, 0.0) for number, call_s, _ in replicas]
     free, network = [0.0] * (1 + max((number for number, *_ in every), default=0)), 0.0
 
     def run(start: float, calls: Sequence[Call]) -> float:
@@ -186,7 +186,7 @@ def played_s(
             network = max(network, begun) + layer[1]
             ended = max(ended, network)
         reduced = run(ended, reductions)
-        replicated = run(reduced, beside)
+        replicated = run(reduced, concurrent)
         done += 1
         now = [gathered, ended, reduced, replicated, network, *free]
         steps = [a - b for a, b in zip(now, before, strict=True) if a] if before else []

@@ -99,7 +99,7 @@ def run_sharing(
     kinds = (np.int64, np.int64, np.float64, np.float64, np.int64, np.bool_)
     calls = loop.Calls(*(np.array([call[at] for call in parts.calls], dtype=kind) for at, kind in enumerate(kinds)))
     start, end, arrival, calls_end = *np.zeros((3, count)), np.zeros(1)
-    loop.play(actions, calls, compiled.num_slots, loop.Played(start, end, arrival, calls_end))
+    loop.time_sharing(actions, calls, compiled.num_slots, loop.Moments(start, end, arrival, calls_end))
     return start, end, arrival, float(calls_end[0])
 
 

@@ -66,7 +66,7 @@ class Calls(NamedTuple):
     begins: Ints
 
 
-class Played(NamedTuple):
+class Moments(NamedTuple):
     """Moments of every action, s. ``arrival`` is that of its message; ``calls`` (1,) is the end of the last call."""
 
     start: Floats
@@ -94,8 +94,8 @@ class Jobs(NamedTuple):
 
 
 @compiled
-def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None:
-    """Write all moments into ``played``.
+def time_sharing(actions: Actions, calls: Calls, num_slots: int, moments: Moments) -> None:
+    """Write all moments into ``moments``.
 
     Args:
         num_slots: number of messages plus two (``CompiledSchedule``).
@@ -137,7 +137,7 @@ def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None
         if place >= ranks:
             call = jobs.job[place]
             _end_call(calls, jobs, queue, last, ranks, place - ranks)
-            played.calls[0] = now
+            moments.calls[0] = now
             opened = calls.opens[call]
             if opened != NONE:
                 there[opened] += 1
@@ -147,7 +147,7 @@ def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None
             continue
         action = actions.row[at[place]]
         if does[place] == READY:
-            played.start[action] = now
+            moments.start[action] = now
             _begin(actions, jobs, does, over, there, place, action)
             continue
         if actions.call[action] != NONE:
@@ -156,12 +156,12 @@ def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None
         if over[action] < actions.parts[action]:
             _begin(actions, jobs, does, over, there, place, action)
             continue
-        played.end[action] = now
+        moments.end[action] = now
         free, lane, slot = link_free, actions.link[action], actions.fills[action]
         if actions.crosses[action] != NONE:
             free, lane = passed, actions.crosses[action]
         free[lane] = max(now, free[lane]) + actions.occupied_s[action]
-        arrived[slot] = played.arrival[action] = free[lane] + actions.travel_s[action]
+        arrived[slot] = moments.arrival[action] = free[lane] + actions.travel_s[action]
         for rank in range(ranks):
             if does[rank] == WAITS and actions.needs[actions.row[at[rank]]] == slot:
                 does[rank], moment[rank] = READY, arrived[slot]

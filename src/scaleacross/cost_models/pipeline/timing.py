@@ -142,7 +142,7 @@ def _run(compiled: CompiledSchedule, duration: Floats, latency: Floats, occupanc
     from scaleacross.cost_models.pipeline import action_loop as loop  # late: it brings the compiler
 
     columns = compiled.rank, compiled.needs, compiled.fills, compiled.link, duration, occupancy, latency
-    return loop.play(*columns, compiled.schedule.num_ranks, compiled.num_slots)
+    return loop.time_actions(*columns, compiled.schedule.num_ranks, compiled.num_slots)
 
 
 def _queued(
@@ -170,7 +170,7 @@ def _queued(
     # ways get numbers after those of the links between ranks
     lane = np.where(way != NO_WAY, ranks * ranks + way, compiled.link)
     columns = compiled.rank, compiled.needs, compiled.fills, lane, duration, occupancy, latency
-    return loop.play_queued(*columns, *compiled.by_rank, int(lane.max()) + 1, compiled.num_slots)
+    return loop.time_queued(*columns, *compiled.by_rank, int(lane.max()) + 1, compiled.num_slots)
 
 
 def _times(name: str, values: ArrayLike, *shape: int) -> Floats:

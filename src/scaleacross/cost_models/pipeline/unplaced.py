@@ -100,15 +100,15 @@ class UnplacedPipelines:
         The shape is (4, p·v) by component, in the mean over ranks. ``groups`` share these links with all others.
         """
         names = ("tp", "cp", "ep")
-        far = {name for name in names if crosses_buildings(groups[name].shape).any()}
-        if not far:
+        crossing = {name for name in names if crosses_buildings(groups[name].shape).any()}
+        if not crossing:
             return {}
         calls = zip(names, self._calls_on(next(iter(self.stages)), groups, NO_RANKS), strict=True)
-        each = layers_busy_s(self.any_stages, *(own if name in far else Calls() for name, own in calls))
+        each = layers_busy_s(self.any_stages, *(own if name in crossing else Calls() for name, own in calls))
         return {
             name: np.stack([ahead, back, back, 0 * back]) / float(self.volumes.candidates.pp[0])
             for name, (ahead, back) in zip(names, each, strict=True)
-            if name in far
+            if name in crossing
         }
 
     def _calls_on(self, accelerator: str, groups: Mapping[str, Group], waits: Mapping[str, RankGroups]) -> list[Calls]:

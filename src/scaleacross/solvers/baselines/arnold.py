@@ -24,7 +24,7 @@ from scaleacross.solvers.baselines.rules import (
     as_megatron_runs_it,
     one_data_parallel_group,
 )
-from scaleacross.solvers.pools import AcceleratorPool, Fill
+from scaleacross.solvers.pools import AcceleratorPool, Allocation
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.workloads.problem import Problem
 
@@ -36,15 +36,15 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
     """Return the fastest plan placed by the rule."""
     weights = EXPERT_WEIGHTS if problem.profile.num_experts else DENSE_WEIGHTS
 
-    def fills(pool: AcceleratorPool, degrees: Degrees) -> list[Fill]:
-        return minipod_fill(pool, degrees, *weights)
+    def allocations(pool: AcceleratorPool, degrees: Degrees) -> list[Allocation]:
+        return minipod_allocation(pool, degrees, *weights)
 
     return tune(
         problem,
         Family(
             job=as_megatron_runs_it(problem.job),
             orders=(("tp", "cp", "pp", "dp_shard", "dp_replicate"),),
-            fills=fills,
+            allocations=allocations,
             allows_split=one_data_parallel_group,
             farthest={"tp": "scale_up"},
         ),
@@ -52,7 +52,7 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
     )
 
 
-def minipod_fill(pool: AcceleratorPool, degrees: Degrees, alpha: float, beta: float) -> list[Fill]:
+def minipod_allocation(pool: AcceleratorPool, degrees: Degrees, alpha: float, beta: float) -> list[Allocation]:
     """Return the hosts per building of the integer program as a single allocation.
 
     The list is empty when the job is no matrix of hosts, does not fit, or leaves an accelerator type unused.
@@ -62,7 +62,7 @@ def minipod_fill(pool: AcceleratorPool, degrees: Degrees, alpha: float, beta: fl
     if per_stage % host:
         if degrees.pp > 1:
             return []
-        return pool.fills(degrees.world_size, [degrees.world_size])
+        return pool.allocations(degrees.world_size, [degrees.world_size])
     zones = _zones(pool)
     try:
         taken = row_hosts(HostMatrix(per_stage // host, degrees.pp), [hosts for _, hosts in zones], alpha, beta)
@@ -71,8 +71,8 @@ def minipod_fill(pool: AcceleratorPool, degrees: Degrees, alpha: float, beta: fl
     shares = {building.name: 0 for building in pool.buildings}
     for (name, _), hosts in zip(zones, taken, strict=True):
         shares[name] += hosts * host
-    fill = tuple((name, share) for name, share in shares.items() if share)
-    return [fill] if pool.uses_all_types(fill) else []
+    allocation = tuple((name, share) for name, share in shares.items() if share)
+    return [allocation] if pool.uses_all_types(allocation) else []
 
 
 def _zones(pool: AcceleratorPool) -> list[tuple[str, int]]:

@@ -34,7 +34,7 @@ from scaleacross.solvers.baselines.own_model import (
     without_hops_s,
 )
 from scaleacross.solvers.baselines.rules import MEGATRON_ORDER
-from scaleacross.solvers.pools import AcceleratorPool, Fill, shares
+from scaleacross.solvers.pools import AcceleratorPool, Allocation, shares
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.topology import Building
 from scaleacross.workloads.problem import Problem
@@ -45,22 +45,24 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
     return least_on_any_pool(problem, clock, _fastest, "no data center holds a stage with all its replicas")
 
 
-def walk(buildings: Sequence[Building], num_stages: int, stage_size: int) -> Fill | None:
+def walk(buildings: Sequence[Building], num_stages: int, stage_size: int) -> Allocation | None:
     """Return the allocation of algorithm 1, largest building first; None when not all stages find room."""
-    left, fill = num_stages, []
+    left, allocation = num_stages, []
     for building in sorted(buildings, key=lambda building: -building.num_accelerators):
         taken = min(left, building.num_accelerators // stage_size)
         if taken:
-            fill.append((building.name, taken * stage_size))
+            allocation.append((building.name, taken * stage_size))
             left -= taken
-    return None if left else tuple(fill)
+    return None if left else tuple(allocation)
 
 
 def _fastest(pool: AcceleratorPool, rows: Rows, clock: Clock) -> Found | None:
     s, rate = rows.candidates, network_bytes_per_s(pool)
     latency = max(building.links.building.one_way_latency_s for building in pool.buildings)
     fixed = without_hops_s(rows, latency, rate)
-    far = {(a.name, b.name): distance(pool, a.name, b.name) for a in pool.buildings for b in pool.buildings if a != b}
+    between = {
+        (a.name, b.name): distance(pool, a.name, b.name) for a in pool.buildings for b in pool.buildings if a != b
+    }
     best: Found | None = None
     for row in np.argsort(fixed, kind="stable"):
         # rows are in ascending order of T without hops, so no later one can be faster
@@ -68,13 +70,13 @@ def _fastest(pool: AcceleratorPool, rows: Rows, clock: Clock) -> Found | None:
             break
         clock.count()
         stage_size = int(s.tp[row] * s.dp[row])
-        fill = walk(pool.buildings, int(s.pp[row]), stage_size)
-        if fill is None or (len(fill) > 1 and any(share % pool.unit for _, share in fill)):
+        allocation = walk(pool.buildings, int(s.pp[row]), stage_size)
+        if allocation is None or (len(allocation) > 1 and any(share % pool.unit for _, share in allocation)):
             continue
-        hops = [far[a, b] for (a, _), (b, _) in pairwise(fill)]
+        hops = [between[a, b] for (a, _), (b, _) in pairwise(allocation)]
         total = float(fixed[row]) + _hops_s(rows, int(row), hops, stage_size * rate)
         if best is None or total < best[0][0]:
-            placement = Placement(axis_order=MEGATRON_ORDER, fill=shares(fill))
+            placement = Placement(axis_order=MEGATRON_ORDER, fill=shares(allocation))
             best = ((total,), s.decision(int(row)).model_copy(update={"placement": placement}))
     return best
 

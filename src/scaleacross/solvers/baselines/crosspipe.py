@@ -27,7 +27,7 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
         Family(
             job=job.model_copy(update={"shard": whole_or_zero_1(job)}),
             orders=(MEGATRON_ORDER,),
-            fills=partial(whole_blocks, axis="pp"),
+            allocations=partial(whole_blocks, axis="pp"),
             farthest={"tp": "scale_up", "cp": "building", "dp_shard": "building", "dp_replicate": "building"},
         ),
         clock,

@@ -7,7 +7,7 @@ allows.
 Space        candidates of ``search_space`` (R1–R9) that the family's job and its ``allows`` leave, on the family's axis
              orders and allocations, with no axis crossing a level beyond its ``farthest``
 Objective    exact step time (``plan_cost``), minimised
-Method       pools in turns, each type by itself first, as in ``joint``; each pool tries a sample of the bases in its
+Method       pools in turns, each type by itself first, as in ``joint``; each pool tries a sample of partial candidates in its
              first turn, then all in ascending order of their computation, a block a turn;
              members are estimated in arrays (``fixed_placement``). The most promising of each block get exact step
              times at once. All others get them after the last block, from the lowest estimate up, unless their bound
@@ -36,7 +36,7 @@ from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.equal_ranks import equal_ranks_on
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.place_parallelism import never
-from scaleacross.solvers.pools import AcceleratorPool, Fill, pools
+from scaleacross.solvers.pools import AcceleratorPool, Allocation, pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
@@ -46,16 +46,16 @@ from scaleacross.spec.plan import Decision
 from scaleacross.units import human_bytes
 from scaleacross.workloads.problem import Problem
 
-BASE_BLOCK: Final = 1024
-"""Bases that are expanded together."""
+PARTIAL_BLOCK: Final = 1024
+"""Partial candidates that are expanded together."""
 FREE_BLOCK: Final = 16_384
-"""Fewest bases that are timed without communication between two looks at the clock, a quarter of a second at most."""
+"""Fewest partial candidates timed without communication between two looks at the clock, a quarter of a second at most."""
 ROW_BLOCK: Final = 128
 """Members that are estimated together. With 512 of them pools of two types see one block in 3 s. On every twelfth
 point of the published design space production is 3 % faster with 128 (geometric mean, after 2.5 s)."""
 SAMPLE: Final = 512
-"""Bases, evenly from least to most computation, of which members are tried before all others. Where inter-building
-links decide, bases with the least computation are bad, and a clock that ends the tuning would leave it with them. After
+"""Partial candidates, evenly from least to most computation, of which members are tried before all others. Where inter-building
+links decide, those with the least computation are bad, and a clock that ends the tuning would leave it with them. After
 2.5 s production's Llama 3.1 8B on 4,096 accelerators in three regions takes 5.16 s without the sample, with it 0.94 s.
 """
 GLANCES: Final = 4
@@ -77,16 +77,16 @@ class Family:
     Attributes:
         job: the job with what the family fixes (schedules, shard levels, pinned degrees).
         orders: axis orders, fastest first.
-        fills: returns the allocations that may hold given degrees on a pool.
-        allows: returns which rows belong to the family by their degrees alone; must hold for a base if it holds for a
-            candidate that the base stands for.
+        allocations: returns the allocations that may hold given degrees on a pool.
+        allows: returns which rows belong to the family by their degrees alone; must hold for a partial candidate if it holds
+            for a candidate that it stands for.
         allows_split: returns which rows belong to it once dp is split and the shard level chosen.
         farthest: axis → outermost level that its groups may cross.
     """
 
     job: Job
     orders: tuple[AxisOrder, ...]
-    fills: Callable[[AcceleratorPool, Degrees], list[Fill]]
+    allocations: Callable[[AcceleratorPool, Degrees], list[Allocation]]
     allows: Callable[[Candidates], Bools] = everything
     allows_split: Callable[[Candidates], Bools] = everything
     farthest: Mapping[str, LinkLevel] = field(default_factory=dict)
@@ -103,23 +103,23 @@ def tune(problem: Problem, family: Family, clock: Clock) -> Outcome:
     return Outcome(None, tuning.why_none(), complete=not clock.over)
 
 
-def bases_that_fit(
+def partials_that_fit(
     space: SearchSpace,
     bounder: Bounder,
     allows: Callable[[Candidates], Bools],
     stop: Callable[[], bool] = never,
 ) -> tuple[Candidates, float]:
-    """Return the bases of which a candidate may fit, and the least bytes that any base needs (inf without any base).
+    """Return the partial candidates of which a candidate may fit, and the least bytes that any of all needs (inf without any).
 
-    ``stop``: asked now and then; once true, the bases that follow are left out.
+    ``stop``: asked now and then; once true, the partial candidates that follow are left out.
     """
     parts, least = [], np.inf
-    for bases in space.bases(Refusals()):
+    for partials in space.partials(Refusals()):
         if stop():
             break
-        rows = bases.take(allows(bases))
+        rows = partials.take(allows(partials))
         if len(rows):
-            needed = bounder.base_needed_bytes(rows)
+            needed = bounder.partial_needed_bytes(rows)
             least = min(least, float(needed.min()))
             parts.append(rows.take(needed <= bounder.capacity_bytes))
     return concatenate(parts), least
@@ -149,60 +149,60 @@ class _Tuning:
     least_bytes: float = np.inf
     capacity_bytes: float = 0.0
     fitted: bool = False
-    _placed: dict[Fill, FixedPlacement] = field(default_factory=dict)
+    _placed: dict[Allocation, FixedPlacement] = field(default_factory=dict)
     _known: KnownReplicas = field(default_factory=KnownReplicas)
-    _fills: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Fill]] = field(default_factory=dict)
+    _allocations: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Allocation]] = field(default_factory=dict)
 
     def on(self, pool: AcceleratorPool) -> Iterator[None]:
-        """Tune on one pool: a first turn on the sample, then a block of bases a turn."""
+        """Tune on one pool: a first turn on the sample, then a block of partial candidates a turn."""
         if self._is_over():
             return
         bounder = equal_ranks_on(pool, self.family.job, self.problem.profile)
         space = SearchSpace(self.family.job, self.problem.profile, pool.num_accelerators, pool.unit)
-        bases, least = bases_that_fit(space, bounder, self.family.allows, self._is_over)
+        partials, least = partials_that_fit(space, bounder, self.family.allows, self._is_over)
         self.least_bytes = min(self.least_bytes, least)
         self.capacity_bytes = max(self.capacity_bytes, bounder.capacity_bytes)
-        if len(bases) and self.best is not None:
-            bases = bases.take(bounder.base_floor_s(bases) < self.best_s)
-        free_s = self._free_s(bases, bounder) if len(bases) else None
+        if len(partials) and self.best is not None:
+            partials = partials.take(bounder.partial_floor_s(partials) < self.best_s)
+        free_s = self._free_s(partials, bounder) if len(partials) else None
         if free_s is None:
             return
         order, left = np.argsort(free_s, kind="stable"), list[_Estimated]()
-        sample = bases.take(order[:: -(-len(order) // SAMPLE)])
-        for _ in islice(self._on_bases(sample, space, bounder), GLANCES):
+        sample = partials.take(order[:: -(-len(order) // SAMPLE)])
+        for _ in islice(self._on_partials(sample, space, bounder), GLANCES):
             pass
         yield
-        for start in range(0, len(order), BASE_BLOCK):
-            rows = order[start : start + BASE_BLOCK]
+        for start in range(0, len(order), PARTIAL_BLOCK):
+            rows = order[start : start + PARTIAL_BLOCK]
             if free_s[rows[0]] >= self.best_s:
                 break
-            left += self._on_bases(bases.take(rows[free_s[rows] < self.best_s]), space, bounder)
+            left += self._on_partials(partials.take(rows[free_s[rows] < self.best_s]), space, bounder)
             yield
         self._try_all(left)
 
-    def _on_bases(self, bases: Candidates, space: SearchSpace, bounder: Bounder) -> Iterator[_Estimated]:
-        """Yield ``_try_promising`` of the candidates of these bases."""
+    def _on_partials(self, partials: Candidates, space: SearchSpace, bounder: Bounder) -> Iterator[_Estimated]:
+        """Yield ``_try_promising`` of the candidates that ``partials`` stand for."""
         if not self._is_over():
-            promising = bounder.base_bound_s(bases) < self.best_s
+            promising = bounder.partial_bound_s(partials) < self.best_s
             if promising.any() and not self._is_over():
-                yield from self._try_promising(space.expand(bases.take(promising), Refusals()), bounder)
+                yield from self._try_promising(space.expand(partials.take(promising), Refusals()), bounder)
 
     def _is_over(self) -> bool:
         return self.clock.is_over_for(self.best)
 
-    def _free_s(self, bases: Candidates, bounder: Bounder) -> Floats | None:
-        """Return the computation of every base, s, (n,); None when time is over.
+    def _free_s(self, partials: Candidates, bounder: Bounder) -> Floats | None:
+        """Return the computation of every partial candidate, s, (n,); None when time is over.
 
-        Parts are whole pipeline degrees, whose bases share most of the work.
+        Parts are whole pipeline degrees, whose partial candidates share most of the work.
         """
         parts: list[Floats] = []
         start = 0
-        for end in (*(np.flatnonzero(np.diff(bases.pp)) + 1).tolist(), len(bases)):
-            if end - start < FREE_BLOCK and end < len(bases):
+        for end in (*(np.flatnonzero(np.diff(partials.pp)) + 1).tolist(), len(partials)):
+            if end - start < FREE_BLOCK and end < len(partials):
                 continue
             if self._is_over():
                 return None
-            parts.append(bounder.base_free_s(bases.take(np.arange(start, end))))
+            parts.append(bounder.partial_free_s(partials.take(np.arange(start, end))))
             start = end
         return np.concatenate(parts)
 
@@ -240,7 +240,7 @@ class _Tuning:
         """Return which members some allocation of the family holds, (n,)."""
         kinds = distinct(*(getattr(rows, axis) for axis in Degrees.model_fields))
         degrees = zip(*(getattr(rows, axis)[kinds.first].tolist() for axis in Degrees.model_fields), strict=True)
-        return np.array([len(self._fills_of(pool, some)) > 0 for some in degrees], dtype=bool)[kinds.code]
+        return np.array([len(self._allocations_of(pool, some)) > 0 for some in degrees], dtype=bool)[kinds.code]
 
     def _try_all(self, left: Sequence[_Estimated]) -> None:
         """Compute exact step times of all that may be faster than the best, lowest estimate first."""
@@ -262,17 +262,17 @@ class _Tuning:
 
     def _estimated(self, block: Bounded, pool: AcceleratorPool) -> _Estimated:
         """Return every (member, allocation, order) of a block, without members whose axes cross too far."""
-        holding: dict[Fill, list[int]] = {}
+        holding: dict[Allocation, list[int]] = {}
         columns = (getattr(block.candidates, axis).tolist() for axis in Degrees.model_fields)
         for row, degrees in enumerate(zip(*columns, strict=True)):
-            for fill in self._fills_of(pool, degrees):
-                holding.setdefault(fill, []).append(row)
+            for allocation in self._allocations_of(pool, degrees):
+                holding.setdefault(allocation, []).append(row)
         alike = len(pool.accelerators) == 1  # bounds on a fill assume its slowest type on all ranks
         orders, places, parts, guesses = self.family.orders, [], [np.zeros(0)], [np.zeros(0)]
-        for fill, held in holding.items():
+        for allocation, held in holding.items():
             if self._is_over():
                 break
-            rows, placed = np.array(held), self._placed_on(pool, fill)
+            rows, placed = np.array(held), self._placed_on(pool, allocation)
             near = self._near_enough(placed, block.candidates.take(rows))
             rows, near = rows[near.any(axis=0)], near[:, near.any(axis=0)]
             if not len(rows):
@@ -297,11 +297,13 @@ class _Tuning:
                 if step_s < self.best_s:
                     self.best, self.best_s = decision, step_s
 
-    def _placed_on(self, pool: AcceleratorPool, fill: Fill) -> FixedPlacement:
-        if fill not in self._placed:
+    def _placed_on(self, pool: AcceleratorPool, allocation: Allocation) -> FixedPlacement:
+        if allocation not in self._placed:
             problem = self.problem
-            self._placed[fill] = FixedPlacement.of(pool, fill, self.family.job, problem.profile, network="library")
-        return self._placed[fill]
+            self._placed[allocation] = FixedPlacement.of(
+                pool, allocation, self.family.job, problem.profile, network="library"
+            )
+        return self._placed[allocation]
 
     def _near_enough(self, placed: FixedPlacement, candidates: Candidates) -> Bools:
         """Return which members have no axis that crosses a level beyond its farthest, (orders, n)."""
@@ -325,13 +327,13 @@ class _Tuning:
         holds = [holds_folded([axis for axis, on in zip(order, kind, strict=True) if on]) for kind in kinds.T]
         return np.array(holds)[of.reshape(-1)]
 
-    def _fills_of(self, pool: AcceleratorPool, degrees: tuple[int, ...]) -> list[Fill]:
+    def _allocations_of(self, pool: AcceleratorPool, degrees: tuple[int, ...]) -> list[Allocation]:
         """Return the allocations for degrees in the order of the fields of ``Degrees``."""
         key = (tuple(building.name for building in pool.buildings), degrees)
-        if key not in self._fills:
+        if key not in self._allocations:
             named = dict(zip(Degrees.model_fields, degrees, strict=True))
-            self._fills[key] = self.family.fills(pool, Degrees(**named))
-        return self._fills[key]
+            self._allocations[key] = self.family.allocations(pool, Degrees(**named))
+        return self._allocations[key]
 
 
 def _ascending(bounded: Bounded) -> Iterator[Bounded]:

@@ -18,7 +18,7 @@ from scaleacross.solvers.baselines.rules import (
     as_megatron_runs_it,
     one_data_parallel_group,
 )
-from scaleacross.solvers.pools import AcceleratorPool, Fill
+from scaleacross.solvers.pools import AcceleratorPool, Allocation
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.workloads.problem import Problem
 
@@ -30,7 +30,7 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
         Family(
             job=as_megatron_runs_it(problem.job),
             orders=(MEGATRON_ORDER,),
-            fills=by_name,
+            allocations=by_name,
             allows_split=one_data_parallel_group,
             farthest={"tp": "scale_up"},
         ),
@@ -38,12 +38,12 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
     )
 
 
-def by_name(pool: AcceleratorPool, degrees: Degrees) -> list[Fill]:
+def by_name(pool: AcceleratorPool, degrees: Degrees) -> list[Allocation]:
     """Return the allocation of the first hosts by name; none where it leaves an accelerator type unused."""
-    left, fill = degrees.world_size, []
+    left, allocation = degrees.world_size, []
     for building in sorted(pool.buildings, key=lambda building: building.name):
         share = min(left, building.num_accelerators)
         if share:
-            fill.append((building.name, share))
+            allocation.append((building.name, share))
             left -= share
-    return [tuple(fill)] if pool.uses_all_types(tuple(fill)) else []
+    return [tuple(allocation)] if pool.uses_all_types(tuple(allocation)) else []

@@ -51,8 +51,8 @@ def row_hosts(matrix: HostMatrix, capacities: Sequence[int], alpha: float, beta:
     room = sorted(
         ((c, j) for j, c in enumerate(capacities) if c >= matrix.columns), key=lambda pair: (-pair[0], pair[1])
     )
-    straddling = _fill([(c, j) for c, j in room], matrix.num_hosts, len(capacities))
-    whole = _fill([(c // matrix.columns * matrix.columns, j) for c, j in room], matrix.num_hosts, len(capacities))
+    straddling = _allocation([(c, j) for c, j in room], matrix.num_hosts, len(capacities))
+    whole = _allocation([(c // matrix.columns * matrix.columns, j) for c, j in room], matrix.num_hosts, len(capacities))
     if straddling is None:
         raise InfeasibleError(
             f"{matrix.num_hosts} hosts in rows of {matrix.columns} do not fit into minipods with {list(capacities)} free hosts"
@@ -64,7 +64,7 @@ def row_hosts(matrix: HostMatrix, capacities: Sequence[int], alpha: float, beta:
     return whole if cost_whole <= cost_straddling else straddling
 
 
-def _fill(room: Sequence[tuple[int, int]], num_hosts: int, num_minipods: int) -> tuple[int, ...] | None:
+def _allocation(room: Sequence[tuple[int, int]], num_hosts: int, num_minipods: int) -> tuple[int, ...] | None:
     out, left = [0] * num_minipods, num_hosts
     for hosts, minipod in room:
         out[minipod] = min(left, hosts)

@@ -19,7 +19,7 @@ from scaleacross.cost_models.groups import exact_shape, stacked_shapes
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.overlap import rounds
-from scaleacross.solvers.baselines.family import bases_that_fit
+from scaleacross.solvers.baselines.family import partials_that_fit
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import allowed_schedules, one_data_parallel_group, whole_or_zero_1
 from scaleacross.solvers.candidates import Bounder
@@ -103,15 +103,15 @@ def fitting_rows(problem: Problem, pool: AcceleratorPool) -> Rows | str:
 
 
 def _that_fit(bounder: Bounder) -> tuple[Candidates, float]:
-    """Return the candidates that fit, and the least bytes that any base needs."""
+    """Return the candidates that fit, and the least bytes that any partial candidate needs."""
     pool, domain = bounder.pool, _domain(bounder.pool)
 
     def inside_a_domain(candidates: Candidates) -> Bools:
         return domain % candidates.tp == 0
 
     space = SearchSpace(bounder.job, bounder.profile, pool.num_accelerators, pool.unit)
-    bases, least = bases_that_fit(space, bounder, inside_a_domain)
-    candidates = space.expand(bases, Refusals())
+    partials, least = partials_that_fit(space, bounder, inside_a_domain)
+    candidates = space.expand(partials, Refusals())
     candidates = candidates.take(one_data_parallel_group(candidates))
     fits = bounder.needed_bytes(candidates) <= bounder.capacity_bytes if len(candidates) else np.zeros(0, dtype=bool)
     return candidates.take(fits), least

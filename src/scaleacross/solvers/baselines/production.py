@@ -28,7 +28,7 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
         Family(
             job=job.model_copy(update={"schedules": allowed_schedules(job, FRAMEWORK_SCHEDULES)}),
             orders=(("tp", "cp", "pp", "dp_shard", "dp_replicate"), ("tp", "cp", "dp_shard", "pp", "dp_replicate")),
-            fills=partial(whole_blocks, axis="dp_replicate"),
+            allocations=partial(whole_blocks, axis="dp_replicate"),
             allows_split=_sharded_inside,
             farthest={"tp": "scale_up", "cp": "zone", "ep": "zone", "pp": "zone"},
         ),

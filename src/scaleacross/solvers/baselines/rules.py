@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from scaleacross.cost_models.candidates import Bools, Candidates
-from scaleacross.solvers.pools import AcceleratorPool, Fill
+from scaleacross.solvers.pools import AcceleratorPool, Allocation
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Degrees, GridAxis, ScheduleName, ShardLevel
 
@@ -31,9 +31,9 @@ def one_data_parallel_group(candidates: Candidates) -> Bools:
     return (candidates.dp_shard == 1) | (candidates.dp_replicate == 1)
 
 
-def whole_blocks(pool: AcceleratorPool, degrees: Degrees, axis: GridAxis) -> list[Fill]:
+def whole_blocks(pool: AcceleratorPool, degrees: Degrees, axis: GridAxis) -> list[Allocation]:
     """Return the allocations in which every building holds whole parts of an axis: whole stages, or whole replicas."""
-    return pool.fills(degrees.world_size, [degrees.world_size // degrees.of(axis)])
+    return pool.allocations(degrees.world_size, [degrees.world_size // degrees.of(axis)])
 
 
 def as_megatron_runs_it(job: Job) -> Job:

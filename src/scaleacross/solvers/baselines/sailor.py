@@ -34,7 +34,7 @@ from scaleacross.solvers.baselines.own_model import (
     without_hops_s,
 )
 from scaleacross.solvers.baselines.rules import MEGATRON_ORDER
-from scaleacross.solvers.pools import AcceleratorPool, Fill, shares
+from scaleacross.solvers.pools import AcceleratorPool, Allocation, shares
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.topology import Building
 from scaleacross.workloads.problem import Problem
@@ -58,7 +58,7 @@ def _fastest(pool: AcceleratorPool, rows: Rows, clock: Clock) -> Found | None:
     regions = by_region(pool)
     rate = network_bytes_per_s(pool)
     latency = max(building.links.building.one_way_latency_s for building in pool.buildings)
-    far = {pair: _between(pool, *pair) for pair in ((a, b) for a in regions for b in regions if a != b)}
+    between = {pair: _between(pool, *pair) for pair in ((a, b) for a in regions for b in regions if a != b)}
     fixed = without_hops_s(rows, latency, rate)
     best: Found | None = None
     left = smallest_tp(rows)
@@ -70,11 +70,11 @@ def _fastest(pool: AcceleratorPool, rows: Rows, clock: Clock) -> Found | None:
         at = rows.candidates.take(np.array([row]))
         tp, pp, size = int(at.tp[0]), int(at.pp[0]), int(at.tp[0] * at.dp[0])
         message = float(rows.message_bytes[row]) / tp
-        hops = {pair: 2 * (d.latency_s + message / min(rate, d.bytes_per_s)) for pair, d in far.items()}
+        hops = {pair: 2 * (d.latency_s + message / min(rate, d.bytes_per_s)) for pair, d in between.items()}
         capacities = {name: sum(b.num_accelerators for b in members) // size for name, members in regions.items()}
         walk = visit(pp, capacities, hops)
-        fill = None if walk is None else _fill(regions, walk, size, pool.unit)
-        if walk is None or fill is None:
+        allocation = None if walk is None else _allocation(regions, walk, size, pool.unit)
+        if walk is None or allocation is None:
             continue
         near = 2 * (latency + message / rate) if pp > len(walk.stages) else 0.0
         hop = max(near, walk.max_s)
@@ -82,7 +82,7 @@ def _fastest(pool: AcceleratorPool, rows: Rows, clock: Clock) -> Found | None:
         total = fixed[row] + inside + walk.sum_s + (float(at.num_micro_batches[0]) - 1) * hop
         key = (float(total), int(at.world_size[0]))
         if best is None or key < best[0]:
-            placement = Placement(axis_order=MEGATRON_ORDER, fill=shares(fill))
+            placement = Placement(axis_order=MEGATRON_ORDER, fill=shares(allocation))
             best = (key, at.decision(0).model_copy(update={"placement": placement}))
     return best
 
@@ -142,9 +142,9 @@ def _between(pool: AcceleratorPool, here: str, there: str) -> Distance:
     return min((distance(pool, *pair) for pair in pairs), key=lambda d: (d.latency_s, -d.bytes_per_s))
 
 
-def _fill(regions: Mapping[str, list[Building]], walk: Walk, stage_size: int, unit: int) -> Fill | None:
+def _allocation(regions: Mapping[str, list[Building]], walk: Walk, stage_size: int, unit: int) -> Allocation | None:
     """Return the building shares of a walk; None when a host would be cut in two."""
-    fill: list[tuple[str, int]] = []
+    allocation: list[tuple[str, int]] = []
     names = list(regions)
     for index, num_stages in walk.stages:
         left = num_stages * stage_size
@@ -153,6 +153,6 @@ def _fill(regions: Mapping[str, list[Building]], walk: Walk, stage_size: int, un
         for building in regions[names[index]]:
             share = min(left, building.num_accelerators)
             if share:
-                fill.append((building.name, share))
+                allocation.append((building.name, share))
                 left -= share
-    return tuple(fill) if len(fill) == 1 or all(share % unit == 0 for _, share in fill) else None
+    return tuple(allocation) if len(allocation) == 1 or all(share % unit == 0 for _, share in allocation) else None

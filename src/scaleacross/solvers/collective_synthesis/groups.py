@@ -33,8 +33,8 @@ def network_of_group(levels: Levels, shape: GroupShape, num_ranks: int, stride: 
             f"synthesis: a group of {num_ranks:,} ranks is too large, at most {MAX_RANKS} can be routed message by message; "
             "choose fewer with --ranks and --stride (num_ranks, stride), or take a regular algorithm"
         )
-    positions = np.arange(num_ranks) * stride
-    units = [positions, *(np.searchsorted(cut, positions, side="right") for cut in levels.cuts[1:])]
+    global_ranks = np.arange(num_ranks) * stride
+    units = [global_ranks, *(np.searchsorted(cut, global_ranks, side="right") for cut in levels.cuts[1:])]
     capacities: list[float] = []
     known: dict[tuple[str, int, int], int] = {}
 
@@ -52,15 +52,18 @@ def network_of_group(levels: Levels, shape: GroupShape, num_ranks: int, stride: 
             if a == b:
                 continue
             crossed = [level for level in range(NUM_LEVELS) if units[level][a] != units[level][b]]
-            far = crossed[-1]
-            port = float(levels.bandwidth[SCALE_UP]) if far == SCALE_UP else outer
-            out, into = [capacity("port out", far > SCALE_UP, a, port)], [capacity("port in", far > SCALE_UP, b, port)]
-            rate = min(float(levels.bandwidth[far]), port)
+            outermost = crossed[-1]
+            port = float(levels.bandwidth[SCALE_UP]) if outermost == SCALE_UP else outer
+            out, into = (
+                [capacity("port out", outermost > SCALE_UP, a, port)],
+                [capacity("port in", outermost > SCALE_UP, b, port)],
+            )
+            rate = min(float(levels.bandwidth[outermost]), port)
             for level in crossed[1:]:
                 share = float(levels.capacity[level] / shape.crossing[level])
                 if np.isfinite(share):
                     out.append(capacity("out", level, int(units[level][a]), share))
                     into.append(capacity("in", level, int(units[level][b]), share))
                     rate = min(rate, share)
-            lanes.append(Lane(a, b, rate, float(levels.latency[far]), (*out, *reversed(into))))
+            lanes.append(Lane(a, b, rate, float(levels.latency[outermost]), (*out, *reversed(into))))
     return Network(num_ranks, tuple(lanes), tuple(capacities))

@@ -30,7 +30,7 @@ def plan_of(seed: int, schedules: Sequence[str] = SPLIT_TOO) -> Plan:
 
 
 @each("seed", (), (9, 58), size=1, heavy=(11,))
-def test_uneven_layers_get_a_better_order_and_still_verify(seed: int) -> None:
+def test_unequal_layers_get_a_better_order_and_still_verify(seed: int) -> None:
     plan = plan_of(seed)
     assert plan.decision.layers_per_stage is not None
     refined = api.refine_schedule(plan, 2.0)

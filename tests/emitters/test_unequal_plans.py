@@ -48,22 +48,22 @@ def test_unequal_batches_are_refused_by_name(render: object, name: str) -> None:
         render(unequal())  # type: ignore[operator]
 
 
-def test_uneven_layers_are_written_out() -> None:
+def test_unequal_layers_are_written_out() -> None:
     plan = make_plan(Degrees(tp=4, pp=2), num_micro_batches=8)
-    uneven = plan.model_copy(update={"layers_per_stage": ((10,), (22,))})
-    arguments = megatron_arguments(uneven, [])
+    unequal = plan.model_copy(update={"layers_per_stage": ((10,), (22,))})
+    arguments = megatron_arguments(unequal, [])
     assert arguments[arguments.index("--pipeline-model-parallel-layout") + 1] == "Et*10|t*22L"
-    assert "'layers.9'],\n" in torchtitan(uneven)["torchtitan/scaleacross_plan.py"]
+    assert "'layers.9'],\n" in torchtitan(unequal)["torchtitan/scaleacross_plan.py"]
 
 
-@pytest.mark.parametrize("fill", [[("east", 8), ("west", 8)], [("west", 12), ("east", 4)]])
-def test_no_ring_crosses_a_level_less_often_than_ascending_ranks(fill: list[tuple[str, int]]) -> None:
+@pytest.mark.parametrize("allocation", [[("east", 8), ("west", 8)], [("west", 12), ("east", 4)]])
+def test_no_ring_crosses_a_level_less_often_than_ascending_ranks(allocation: list[tuple[str, int]]) -> None:
     """No ring crosses a level less often than ascending ranks.
 
     The test tries every cyclic order of groups of 4 ranks 4 apart, on host, zone and building.
     """
     topology = two_buildings((2, 3))
-    shares = [{"building": name, "num_accelerators": count} for name, count in fill]
+    shares = [{"building": name, "num_accelerators": count} for name, count in allocation]
     where = list(devices(topology, Placement.model_validate({"axis_order": TITAN_ORDER, "fill": shares})))
     for first in range(4):
         group = [where[first + 4 * rank] for rank in range(4)]

@@ -10,15 +10,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
-from scaleacross.cost_models.pipeline.timing import time_schedule
-from scaleacross.cost_models.pipeline.unlike_ranks import (
+from scaleacross.cost_models.pipeline.heterogeneous_ranks import (
     ORDERED,
     at_least,
     fill_past_once_s,
     own_fill_paces,
     speed_in_any_order,
 )
+from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
+from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.schedules.pipeline import SCHEDULES, generate, is_legal
 from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
@@ -31,7 +31,7 @@ SHAPES = [
 NAMES = sorted({shape[0] for shape in SHAPES})
 
 
-def played_s(name: ScheduleName, m: int, v: int, seconds: np.ndarray, forward_share: float) -> float:
+def timed_s(name: ScheduleName, m: int, v: int, seconds: np.ndarray, forward_share: float) -> float:
     """Step of ranks that take ``seconds`` per micro-batch in equal chunks.
 
     A third of the pass is weight gradients.
@@ -82,7 +82,7 @@ def tightness(shape: tuple[ScheduleName, int, int, int], phi: float, rng: np.ran
     seconds = lean ** np.arange(p) * (1 + (index > 1) * rng.uniform(0, 0.1, p))
     share = rng.uniform(0.25, 0.5)
     pace = (speed * seconds).sum() / speed.sum()
-    step = played_s(name, m, v, seconds, share)
+    step = timed_s(name, m, v, seconds, share)
     any_order = any_order_s(m, before_of(name, v, share), speed, (speed * seconds).sum())
     own = (m + own_e(name, p, m, phi)) * pace
     assert step >= max(any_order, own) * (1 - 1e-9), (shape, phi, index)
@@ -102,8 +102,8 @@ def test_lighter_ranks_behind_shorten_a_step_of_few_micro_batches() -> None:
 
     With 1F1B and two micro-batches 1.2 s and 0.8 s take 2.8 s, while twice 1 s takes 3 s.
     """
-    assert played_s("1F1B", 2, 1, np.array([1.0, 1.0]), 1 / 3) == pytest.approx(3.0)
-    assert played_s("1F1B", 2, 1, np.array([1.2, 0.8]), 1 / 3) == pytest.approx(2.8)
+    assert timed_s("1F1B", 2, 1, np.array([1.0, 1.0]), 1 / 3) == pytest.approx(3.0)
+    assert timed_s("1F1B", 2, 1, np.array([1.2, 0.8]), 1 / 3) == pytest.approx(2.8)
     assert 2 + own_e("1F1B", 2, 2, 1.0) <= 2.8
     assert any_order_s(2, 1.0, np.ones(2), 2.0) <= 2.8
 
@@ -143,7 +143,7 @@ def test_ranks_that_lose_no_time_do_as_much_as_is_counted(m: int, before: float)
 
 
 @pytest.mark.parametrize(("p", "phi"), [(2, 0.4), (4, 0.6), pytest.param(8, 0.8, marks=pytest.mark.slow)])
-def test_replicas_of_unlike_pace_take_as_long_as_their_mean(p: int, phi: float) -> None:
+def test_replicas_of_unequal_pace_take_as_long_as_their_mean(p: int, phi: float) -> None:
     """Replicas of different pace take as long as the law of their mean says.
 
     A fast and a slow replica share the micro-batches optimally. Each satisfies its own law.

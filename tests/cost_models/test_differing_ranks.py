@@ -13,11 +13,11 @@ from instances import mixed_instance, plain_job, plain_topology
 from oracles.exhaustive import candidates, placements
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.candidates import candidate_of
+from scaleacross.cost_models.differing_ranks import differing_rows, layer_costs
 from scaleacross.cost_models.layer_seconds import TimedLayers
 from scaleacross.cost_models.layout import layout_of
 from scaleacross.cost_models.plan_cost import plan_cost, stage_memory
 from scaleacross.cost_models.stages import block_counts, equal_stages, layers_of_ranks
-from scaleacross.cost_models.uneven import layer_costs, uneven_rows
 from scaleacross.solvers.pools import pools
 from scaleacross.spec.parallelism import Degrees, PipelineChoice, split_layers
 from scaleacross.spec.placement import Placement
@@ -30,8 +30,8 @@ from scaleacross.workloads.problem import Problem, problem_of
 def two_stages(**changes: Any) -> tuple[Problem, Decision]:
     """A decision of 8 layers on two stages of four accelerators (tp 4), one building each, with 16 micro-batches."""
     problem = problem_of(plain_job(topology=plain_topology(1, 1)))
-    fill = [{"building": name, "num_accelerators": 4} for name in ("b0", "b1")]
-    placement = {"axis_order": ("tp", "cp", "dp_shard", "dp_replicate", "pp"), "fill": fill}
+    allocation = [{"building": name, "num_accelerators": 4} for name in ("b0", "b1")]
+    placement = {"axis_order": ("tp", "cp", "dp_shard", "dp_replicate", "pp"), "fill": allocation}
     decision = Decision(
         degrees=Degrees(tp=4, pp=2),
         pipeline=PipelineChoice(schedule="1F1B"),
@@ -78,14 +78,14 @@ def test_replicas_reduce_what_the_rank_with_most_experts_has_left() -> None:
     replicated over 2 more.
     """
     problem = problem_of(plain_job(496, 496, workload=load_workload("deepseek-v3"), global_batch_sequences=2048))
-    fill = [{"building": name, "num_accelerators": 1984} for name in ("b0", "b1")]
+    allocation = [{"building": name, "num_accelerators": 1984} for name in ("b0", "b1")]
     order = ("tp", "cp", "dp_shard", "pp", "dp_replicate")
     decision = Decision(
         degrees=Degrees(tp=2, dp_shard=32, dp_replicate=2, pp=31, ep=16),
         pipeline=PipelineChoice(schedule="1F1B"),
         recompute="none",
         shard="optimizer",
-        placement=Placement.model_validate({"axis_order": order, "fill": fill}),
+        placement=Placement.model_validate({"axis_order": order, "fill": allocation}),
     )
     cost = plan_cost(problem.job, problem.profile, problem.topology, decision)
     experts = 2 * 256 * 3 * 7168 * 2048 / (2 * 16)  # of two layers, on one rank
@@ -171,7 +171,7 @@ def test_layer_costs_are_those_of_the_rows_and_of_the_memory(seed: int) -> None:
                 decision = candidate.model_copy(update={"placement": placement})
                 assert layout == counted_layout(problem.topology, decision)
                 same = (int(settings.num_micro_batches[0]),) * len(layout)
-                _, work, _ = uneven_rows(timed, layout, split, same)
+                _, work, _ = differing_rows(timed, layout, split, same)
                 slowest = max(costs.slowest_pass_s(table, one.types).max() for one in layout)
                 assert (work.forward_s + work.backward_s).max() == pytest.approx(slowest)
                 stages = stage_memory(job, profile, pool.accelerators, decision, settings, layout)

@@ -29,19 +29,19 @@ from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
 from scaleacross.workloads.layer_profile import ModelProfile
 
 
-def uneven_placers(
+def unequal_placers(
     pools: Iterable[AcceleratorPool], job: Job, profile: ModelProfile, incumbent_s: Callable[[], float]
-) -> list[UnevenLayers]:
+) -> list[UnequalLayers]:
     """The placers of unequal stages, one for every pool of one type; mixed pools balance by type (``balance``)."""
     return [
-        UnevenLayers(pool, MixedBounder.on(pool, job, profile), incumbent_s=incumbent_s)
+        UnequalLayers(pool, MixedBounder.on(pool, job, profile), incumbent_s=incumbent_s)
         for pool in pools
         if len(pool.accelerators) == 1
     ]
 
 
 @dataclass
-class UnevenLayers(EveryPlacement):
+class UnequalLayers(EveryPlacement):
     """Places only candidates whose best stages have other numbers of layers than the equal split."""
 
     least_stages: ClassVar[int] = 2
@@ -50,7 +50,7 @@ class UnevenLayers(EveryPlacement):
         """The result of ``EveryPlacement.place``; None also where the equal split is the best or the only legal one."""
         # policies that rerun one of d layers need equal chunks (R11), so they have no other split
         several = rerun_period(RECOMPUTES[int(candidates.recompute[0])]) == 1
-        if is_by_stage(candidates) or (several and self._balancer(candidates).uneven_split is not None):
+        if is_by_stage(candidates) or (several and self._balancer(candidates).unequal_split is not None):
             return super().place(candidates, work, wanted)
         return None
 
@@ -64,7 +64,9 @@ class UnevenLayers(EveryPlacement):
             return dict.fromkeys(orders, -np.inf)
         balancer, mixed, known = self._balancer(candidates), self.bounder, of_one_type(self.bounder)
         degrees, idle = candidates.decision(0).degrees, axes_of(candidates)[1]
-        layouts = (self._layout(degrees, (fill, (*idle, *orders[0]))) for fill in self.fills_of(candidates))
+        layouts = (
+            self._layout(degrees, (allocation, (*idle, *orders[0]))) for allocation in self.allocations_of(candidates)
+        )
         balances = next(filter(None, (list(self._balances(balancer, layout)) for layout in layouts)), [])
         limit_s = cutoff_s + float(placement_free_s(mixed.volumes(candidates, work))[0])
         bounds = np.full(len(orders), np.inf)
@@ -77,4 +79,4 @@ class UnevenLayers(EveryPlacement):
         return {order: added for order, added in zip(orders, added_s.tolist(), strict=True) if added < cutoff_s}
 
     def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
-        return balancer.by_stage(layout) if is_by_stage(balancer.candidates) else balancer.uneven(layout)
+        return balancer.by_stage(layout) if is_by_stage(balancer.candidates) else balancer.unequal(layout)

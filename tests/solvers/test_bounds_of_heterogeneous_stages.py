@@ -33,7 +33,7 @@ EXPERTS: tuple[dict[str, Any], ...] = (
 )
 
 
-def unlike_job(seed: int) -> Job:
+def heterogeneous_job(seed: int) -> Job:
     """A random job whose layers do not divide over its stages, with random schedules and overlap settings."""
     rng = random.Random(f"unlike stages {seed}")
     data = random_job(seed).model_dump(mode="json", exclude_unset=True)
@@ -63,10 +63,10 @@ def unlike_job(seed: int) -> Job:
 def some_of(bounder: Bounder, rng: np.random.Generator) -> Candidates | None:
     """A few candidates of each job that have a pipeline."""
     space = SearchSpace(bounder.job, bounder.profile, bounder.pool.num_accelerators, bounder.pool.unit)
-    bases = list(space.bases(Refusals()))
-    if not sum(map(len, bases)):
+    partials = list(space.partials(Refusals()))
+    if not sum(map(len, partials)):
         return None
-    rows = space.expand(concatenate(bases), Refusals())
+    rows = space.expand(concatenate(partials), Refusals())
     rows = rows.take(rows.pp > 1)
     return rows.take(rng.permutation(len(rows))[:CANDIDATES])
 
@@ -74,7 +74,7 @@ def some_of(bounder: Bounder, rng: np.random.Generator) -> Candidates | None:
 @pytest.mark.heavy
 @each("seed", tuple(SEEDS)[::8], tuple(SEEDS), size=4)
 def test_bounds_are_never_above_the_exact_price(seed: int) -> None:
-    problem, rng, compared = problem_of(unlike_job(seed)), np.random.default_rng(seed), 0
+    problem, rng, compared = problem_of(heterogeneous_job(seed)), np.random.default_rng(seed), 0
     for pool in pools(problem.topology):
         if len(pool.accelerators) > 1:
             continue
@@ -83,18 +83,18 @@ def test_bounds_are_never_above_the_exact_price(seed: int) -> None:
         if rows is None:
             continue
         placer, coarse = Placer(pool, bounder), bounder.coarse(rows)
-        tight, floor, base = bounder.tight(coarse), bounder.base_floor_s(rows), bounder.base_bound_s(rows)
+        tight, floor, partial = bounder.tight(coarse), bounder.partial_floor_s(rows), bounder.partial_bound_s(rows)
         for row in range(len(rows)):
             one, work = rows.take(np.array([row])), coarse.work.take(np.array([row]))
             active, idle = axes_of(one)
-            fills, free_s = placer.fills_of(one), float(placement_free_s(bounder.volumes(one, work))[0])
-            for _ in range(PLACES if fills else 0):
-                fill, order = fills[rng.integers(len(fills))], tuple(rng.permutation(active).tolist())
-                exact = free_s + placer.exposed_s(one, work, fill, (*idle, *order))
-                placed = free_s + placer.bounds_s(one, work, [order], [fill])[0, 0]
+            allocations, free_s = placer.allocations_of(one), float(placement_free_s(bounder.volumes(one, work))[0])
+            for _ in range(PLACES if allocations else 0):
+                allocation, order = allocations[rng.integers(len(allocations))], tuple(rng.permutation(active).tolist())
+                exact = free_s + placer.exposed_s(one, work, allocation, (*idle, *order))
+                placed = free_s + placer.bounds_s(one, work, [order], [allocation])[0, 0]
                 bounds = {
                     "floor": floor[row],
-                    "base": base[row],
+                    "partial": partial[row],
                     "coarse": coarse.bound_s[row],
                     "tight": tight.bound_s[row],
                     "placed": placed,
@@ -142,7 +142,7 @@ def waiting_job(seed: int) -> Job:
         *(pytest.param(seed, waiting_job, marks=pytest.mark.slow) for seed in (0, 1, 2, 3, 5, 6, 7)),
     ],
 )
-def test_floors_of_unlike_accelerators_are_below_the_exact_price(seed: int, job: Callable[[int], Job]) -> None:
+def test_floors_of_heterogeneous_accelerators_are_below_the_exact_price(seed: int, job: Callable[[int], Job]) -> None:
     """Lower bounds on heterogeneous accelerators stay below the exact step time.
 
     In seeds 154 and 215 replicas with shorter pipelines take more micro-batches, and their parameter traffic is fully
@@ -292,7 +292,7 @@ def test_a_link_carries_its_messages_whatever_else_waits() -> None:
     [pool] = pools(problem.topology)
     placer = Placer(pool, Bounder.on(pool, problem.job, problem.profile))
     space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
-    rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
+    rows = space.expand(concatenate(list(space.partials(Refusals()))), Refusals())
     priced = placer.bounder.tight(placer.bounder.coarse(rows))
     placed = placer.place(priced.candidates, priced.work)
     assert placed is not None

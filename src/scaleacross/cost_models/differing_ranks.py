@@ -137,7 +137,7 @@ def head_rank_of(candidates: Candidates) -> int:
     return head_rank(int(candidates.pp[0]), int(candidates.num_chunks[0]), placement_of(candidates))
 
 
-def uneven_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: Sequence[int]) -> Rows:
+def differing_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: Sequence[int]) -> Rows:
     """The distinct rows of ``rank_rows``."""
     rows = rank_rows(timed, layout, split, micro_batches)
     candidates, work = rows.candidates, columns_of(rows.work)
@@ -190,7 +190,7 @@ def rank_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: S
         fill_backward_s=before - forward_before,
         chunk_backward_s=longest[kinds, rank],
         fill_rounds=idle * (len(split) - 1) / candidates.num_chunks,
-        ranks_behind=(len(split) - 1 - rank) * same,
+        ranks_after=(len(split) - 1 - rank) * same,
         attention_s=attention[kinds, rank],
         **counts,
         **{name: column * same for name, column in of_all_ranks.items()},

@@ -49,17 +49,17 @@ def heavy_head(seed: int) -> Job:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("seed", "uneven"),
+    ("seed", "unequal"),
     [(0, True), pytest.param(3, False, marks=pytest.mark.slow), pytest.param(5, True, marks=pytest.mark.slow)],
 )
-def test_search_equals_brute_force_over_uneven_stages(seed: int, uneven: bool) -> None:
+def test_search_equals_brute_force_over_unequal_stages(seed: int, unequal: bool) -> None:
     problem = problem_of(heavy_head(seed))
     oracle, found = exhaustive(problem), search(problem, time_limit_s=600)
     assert found.best is not None and oracle.decision is not None
     assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert found.bound_s <= found.best.step_s
     assert found.bound_violation_s <= 1e-12
-    assert (decision_of(found.best).layers_per_stage is not None) == uneven
+    assert (decision_of(found.best).layers_per_stage is not None) == unequal
 
 
 @pytest.mark.heavy
@@ -121,12 +121,12 @@ def test_too_many_candidates_leave_the_most_promising_of_unequal_stages(monkeypa
     )
     assert every.incumbent_s < 0.99 * equal.incumbent_s
     assert not every.left_out
-    monkeypatch.setattr("scaleacross.solvers.joint.MOST_WITH_UNEVEN", 1)
+    monkeypatch.setattr("scaleacross.solvers.joint.MOST_WITH_UNEQUAL", 1)
     found = search(problem, time_limit_s=600)
     assert found.left_out[0].startswith(EQUAL_STAGES)
     assert every.incumbent_s <= found.incumbent_s < 0.99 * equal.incumbent_s
     assert found.open_bound_s >= equal.incumbent_s  # the bound excludes what the search leaves out
-    monkeypatch.setattr("scaleacross.solvers.joint.MOST_TRYING_UNEVEN", 1)
+    monkeypatch.setattr("scaleacross.solvers.joint.MOST_TRYING_UNEQUAL", 1)
     assert search(problem, time_limit_s=600).incumbent_s == equal.incumbent_s
 
 
@@ -135,14 +135,14 @@ def test_unequal_stages_that_take_the_rest_of_the_limit_end_no_search(monkeypatc
 
     The search of equal stages has ended by then, and its proof remains.
     """
-    now, made = [0.0], joint.uneven_placers
+    now, made = [0.0], joint.unequal_placers
 
     def late(*args: Any) -> Any:
         now[0] = 700.0
         return made(*args)
 
-    monkeypatch.setattr(joint, "MOST_WITH_UNEVEN", 1)
-    monkeypatch.setattr(joint, "uneven_placers", late)
+    monkeypatch.setattr(joint, "MOST_WITH_UNEQUAL", 1)
+    monkeypatch.setattr(joint, "unequal_placers", late)
     found = search(problem_of(heavy_head(0)), time_limit_s=600, clock=lambda: now[0])
     assert now == [700.0] and found.best is not None
     assert not found.out_of_time
@@ -169,7 +169,7 @@ def test_unequal_stages_come_before_pools_of_several_types_that_take_all_the_res
         placed_first(*args)
 
     monkeypatch.setattr(joint, "place_first", late)
-    monkeypatch.setattr(joint, "MOST_WITH_UNEVEN", 1)
+    monkeypatch.setattr(joint, "MOST_WITH_UNEQUAL", 1)
     found = search(problem_of(Job.model_validate(data)), time_limit_s=600, clock=lambda: now[0])
     assert found.out_of_time
     equal = search(problem_of(alone.model_copy(update={"stages": "equal"})), time_limit_s=600)

@@ -10,7 +10,7 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
-from machines import building, fill, flat, topology, trunk
+from machines import allocation, building, flat, topology, trunk
 
 from scaleacross.cost_models.crossing_gradients import queue
 from scaleacross.cost_models.crossing_shapes import shapes_of_ranks
@@ -33,11 +33,11 @@ THREE_REGIONS = topology(
     trunks=[trunk(*pair) for pair in combinations(("b0", "b1", "b2", "b3"), 2)],
 )
 FILLS = [
-    (build_levels(UNALIGNED, fill(("b0", 24), ("b1", 40), ("b2", 32))), 96),
-    (build_levels(UNALIGNED, fill(("b0", 32), ("b1", 32), ("b2", 32))), 96),
-    (build_levels(TWO_REGIONS, fill(("b0", 12), ("b1", 24), ("b2", 12))), 48),
+    (build_levels(UNALIGNED, allocation(("b0", 24), ("b1", 40), ("b2", 32))), 96),
+    (build_levels(UNALIGNED, allocation(("b0", 32), ("b1", 32), ("b2", 32))), 96),
+    (build_levels(TWO_REGIONS, allocation(("b0", 12), ("b1", 24), ("b2", 12))), 48),
     # some groups cross more regions, others more buildings inside one
-    (build_levels(THREE_REGIONS, fill(("b0", 48), ("b1", 40), ("b2", 4), ("b3", 4))), 96),
+    (build_levels(THREE_REGIONS, allocation(("b0", 48), ("b1", 40), ("b2", 4), ("b3", 4))), 96),
 ]
 ORDERS: list[tuple[GridAxis, ...]] = [
     ("tp", "dp_shard", "pp", "dp_replicate"),
@@ -54,9 +54,9 @@ def literal(levels: Levels, axis: tuple[int, int], pipeline: tuple[int, int], ra
     farthest out. Others are the groups that leave the busiest child and the rings on the busiest path between two
     buildings.
     """
-    home = [[*(int((cut <= at).sum()) for cut in levels.cuts[1:]), 0] for at in range(levels.num_positions)]
+    home = [[*(int((cut <= at).sum()) for cut in levels.cuts[1:]), 0] for at in range(levels.num_ranks)]
     degree, stride = axis
-    starts = (b + j for b in range(0, levels.num_positions, degree * stride) for j in range(stride))
+    starts = (b + j for b in range(0, levels.num_ranks, degree * stride) for j in range(stride))
     mine = [start for start in starts if start // pipeline[1] % pipeline[0] == rank]
     every = [[home[start + i * stride] for i in range(degree)] for start in mine]
     steps = [
@@ -80,9 +80,9 @@ def literal(levels: Levels, axis: tuple[int, int], pipeline: tuple[int, int], ra
 
 def all_to_all(levels: Levels, axis: tuple[int, int], pipeline: tuple[int, int], rank: int) -> np.ndarray:
     """Bytes that all-to-alls of one rank's groups send between any two buildings, relative to what one member sends."""
-    home = [int((levels.cuts[CAMPUS] <= at).sum()) - 1 for at in range(levels.num_positions)]
+    home = [int((levels.cuts[CAMPUS] <= at).sum()) - 1 for at in range(levels.num_ranks)]
     (degree, stride), out = axis, np.zeros((max(home) + 1,) * 2)
-    for start in (b + j for b in range(0, levels.num_positions, degree * stride) for j in range(stride)):
+    for start in (b + j for b in range(0, levels.num_ranks, degree * stride) for j in range(stride)):
         if start // pipeline[1] % pipeline[0] == rank:
             places = [home[start + i * stride] for i in range(degree)]
             for one, other in product(places, repeat=2):
@@ -115,7 +115,7 @@ def test_only_the_stage_on_the_border_crosses_it() -> None:
 
     Four stages of 24 are on buildings of 36 and 60, and the second one straddles the border.
     """
-    levels = build_levels(flat(2, 60), fill(("b0", 36), ("b1", 60)))
+    levels = build_levels(flat(2, 60), allocation(("b0", 36), ("b1", 60)))
     shape = exact_shape(24, 1, levels)
     assert shape.fanout[CAMPUS] == 2
     found = shapes_of_ranks(one_row(shape), (24, 1), (4, 24), levels)
