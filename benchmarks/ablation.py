@@ -57,10 +57,7 @@ MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
     ),
     "messages that queue on one trunk": ((f"{COSTS}pipeline.timing._queued", lambda *given: given[-2:]),),
     "shards of every stage": ((f"{COSTS}pipeline.unplaced.UnplacedPipelines.stage_volumes", property(_all_fullest)),),
-    "multiprocessors held by collectives": (
-        (f"{COSTS}work.contention_fraction", lambda _: 0.0),
-        (f"{COSTS}differing_ranks.contention_fraction", lambda _: 0.0),
-    ),
+    "multiprocessors held by collectives": ((f"{COSTS}rank_seconds.contention_fraction", lambda _: 0.0),),
 }
 
 
