@@ -164,7 +164,7 @@ def test_no_simulated_collective_of_unequal_children_beats_the_bound(
     drawn: Tiling, op: CurveOp, num_chunks: int
 ) -> None:
     degrees, order = Degrees(tp=drawn.stride, dp_shard=drawn.degree), ("tp", "cp", "dp_shard", "dp_replicate", "pp")
-    placement = Placement(axis_order=order, fill=tuple(drawn.fill))
+    placement = Placement(axis_order=order, fill=tuple(drawn.allocation))
     machine = build_machine(drawn.topology, placement, degrees, {"dp_shard": ["hierarchical"]}, width=1)
     group, way = machine.group_of("dp_shard", machine.block_classes[0]), Way("hierarchical", num_chunks=num_chunks)
     segments = Calls(machine, 0.0).of("dp_shard", group, (op,), (way,), S) if drawn.degree > 1 else ()

@@ -40,6 +40,8 @@ choice.
 """
 PROVED: Final = 1e-4
 """Gap up to which the best estimate counts as proved (``solvers.search_state.ENOUGH``)."""
+FROM_BOUND: Final = 0.01
+"""Distance of the simulated step from the bound, as a share of it, from which it is stated: a choice."""
 REASONS: Final = ("more", "next best", "otherwise", "runner-up")
 """Labels of facts that lose their last words before any other."""
 STATUS_WORDS: Final = {
@@ -289,9 +291,9 @@ def proof_words(report: SolveReport, simulated_s: float | None = None) -> str:
 
 
 def _from_bound(bound_s: float, simulated_s: float | None) -> str:
-    if simulated_s is None:
+    more = 0.0 if simulated_s is None else simulated_s / bound_s - 1
+    if abs(more) < FROM_BOUND:
         return ""
-    more = simulated_s / bound_s - 1
     return f"; the simulated step is {percent(abs(more))} {'below' if more < 0 else 'above'} the bound"
 
 

@@ -80,17 +80,19 @@ def runner_ups(
 ) -> Iterator[RunnerUp]:
     """Yield the runner-up of every decision of a placed plan.
 
-    The searches and the trial of all placements share ``time_limit_s`` of ``clock``; each gets an equal part of what is
-    left.
+    The trial of all placements and the searches share ``time_limit_s`` of ``clock``; each gets an equal part of what is
+    left. Placements are tried first, as a search may overrun its part.
     """
     won = _cost(problem, decision)
     forbidden = list(without(problem, decision))
     began = clock()
+    report(Progress("placements", 0, 1, won.cost.step_s, None, 0.0))
+    placed = list(_placed_otherwise(problem, decision, won, began + time_limit_s / (1 + len(forbidden)), clock))
     for index, one in enumerate(forbidden):
         elapsed = clock() - began
         report(Progress("runner-ups", index, len(forbidden), won.cost.step_s, None, elapsed))
-        yield _searched(problem, one, won, (time_limit_s - elapsed) / (len(forbidden) + 1 - index), seed, clock)
-    yield from _placed_otherwise(problem, decision, won, began + time_limit_s, clock)
+        yield _searched(problem, one, won, (time_limit_s - elapsed) / (len(forbidden) - index), seed, clock)
+    yield from placed
 
 
 def without(problem: Problem, decision: Decision) -> Iterator[Without]:
@@ -223,7 +225,7 @@ def _tried(
 ) -> tuple[list[PlacementDecision], bool]:
     """Return the placements that ``clock`` allows, fastest first, and whether these are all."""
     found: list[tuple[float, PlacementDecision]] = []
-    all_tried = ends - clock() >= LEAST_LIMIT_S
+    all_tried = clock() < ends
     for entry in placer.every_of(decision) if all_tried else ():
         if clock() >= ends:
             all_tried = False
