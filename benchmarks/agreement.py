@@ -43,6 +43,7 @@ TABLE = Path(__file__).parent / "decisions.jsonl"
 KINDS = ("planned", "shuffled")
 WITHIN, AT_MOST = AGREEMENT, 0.08
 CPU_S = 0.1
+DRAWN = "## Drawn anew"
 
 
 class Row(NamedTuple):
@@ -203,7 +204,10 @@ def main() -> None:
         text += "\n" + "\n".join(of_runs(list(measured(options.runs))))
     print(text)
     if options.write:
-        (options.write / "agreement.md").write_text(text, encoding="utf-8")
+        file = options.write / "agreement.md"
+        # what ``drawn_decisions.py`` measured stands below and stays
+        below = "".join(file.read_text(encoding="utf-8").partition(f"\n{DRAWN}")[1:]) if file.exists() else ""
+        file.write_text(text + below, encoding="utf-8")
 
 
 def page(found: list[Row], worst: int, arguments: list[str]) -> str:

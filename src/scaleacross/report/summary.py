@@ -40,8 +40,8 @@ choice.
 """
 PROVED: Final = 1e-4
 """Gap up to which the best estimate counts as proved (``solvers.search_state.ENOUGH``)."""
-FROM_BOUND: Final = 0.01
-"""Distance of the simulated step from the bound, as a share of it, from which it is stated: a choice."""
+OFF_ESTIMATE: Final = 0.01
+"""Relative difference of simulated and estimated step from which it is stated: a choice."""
 REASONS: Final = ("more", "next best", "otherwise", "runner-up")
 """Labels of facts that lose their last words before any other."""
 STATUS_WORDS: Final = {
@@ -269,7 +269,7 @@ def _next_best(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def proof_words(report: SolveReport, simulated_s: float | None = None) -> str:
-    """Describe status, bound and gap in a sentence, and how far the simulated step is from the bound."""
+    """Describe status, bound and gap in a sentence, and how far the simulated step is from the estimate."""
     words = STATUS_WORDS[report.status]
     if report.status == "evaluated":
         return words
@@ -282,19 +282,19 @@ def proof_words(report: SolveReport, simulated_s: float | None = None) -> str:
     if value is None:
         estimate, bound = human_seconds(report.objective_s), human_seconds(report.bound_s)
         if report.bound_s == report.objective_s:
-            return f"{words}; estimate and bound {bound}{_from_bound(report.bound_s, simulated_s)}"
-        gap = percent(report.gap)
-        return f"{words}; estimate {estimate}, bound {bound}, gap {gap}{_from_bound(report.bound_s, simulated_s)}"
+            return f"{words}; estimate and bound {bound}{_off_estimate(report.objective_s, simulated_s)}"
+        off = _off_estimate(report.objective_s, simulated_s)
+        return f"{words}; estimate {estimate}, bound {bound}, gap {percent(report.gap)}{off}"
     return (
         f"{words}; estimate {large(value.value)} {value.name}, at most {large(value.bound)} (gap {percent(report.gap)})"
     )
 
 
-def _from_bound(bound_s: float, simulated_s: float | None) -> str:
-    more = 0.0 if simulated_s is None else simulated_s / bound_s - 1
-    if abs(more) < FROM_BOUND:
+def _off_estimate(estimate_s: float, simulated_s: float | None) -> str:
+    more = 0.0 if simulated_s is None else simulated_s / estimate_s - 1
+    if abs(more) < OFF_ESTIMATE:
         return ""
-    return f"; the simulated step is {percent(abs(more))} {'below' if more < 0 else 'above'} the bound"
+    return f"; the simulated step is {percent(abs(more))} {'below' if more < 0 else 'above'} the estimate"
 
 
 def _unpaid(plan: Plan) -> str:
