@@ -51,7 +51,6 @@ MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
     "groups that cross farthest": ((f"{COSTS}groups.GroupShape.farthest", property(lambda shape: shape)),),
     "crowded inter-building links": ((f"{COSTS}pipeline.placed.is_crowded", lambda *_: False),),
     "pipeline ranks' turns on them": ((f"{COSTS}replica_kinds.slowest_apart", lambda *_: {}),),
-    "gradients' turns on them": ((f"{COSTS}crossing_gradients.CrossingTraffic.states", None),),
     "passes that gradients delay": (
         (f"{COSTS}replica_kinds.later_s", lambda of, *_: np.zeros((2, len(of.volumes.candidates)))),
     ),

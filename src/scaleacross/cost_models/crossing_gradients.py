@@ -15,8 +15,8 @@ Where passes leave these links to gradients and parameters, rank r ends no soone
 All ranks gather parameters at once from the start of the step. They overlap with all that precedes the first forward
 pass of their stage, waits and messages included.
 
-Where passes cross these links, too, all traffic is timed together (``pipeline.shared_links``). Multiprocessors that
-these calls hold count in the least that their window leaves exposed.
+Where passes cross these links, too, both are timed as if the links were left to them: such a decision may be a few
+percent too fast (docs/results/ablation.md).
 
 Communicators follow one another. A rank with fewer parameters than the fullest takes its share of that one's seconds.
 """
@@ -24,8 +24,7 @@ Communicators follow one another. A rank with fewer parameters than the fullest 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -38,14 +37,13 @@ from scaleacross.cost_models.crossing_shapes import SHARD_COMMUNICATORS, apart
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, Levels
-from scaleacross.cost_models.overlap import BUSY, CALLS, GRADIENTS, PARAMETERS, WINDOW_NAMES, ChunkWindows, together_s
+from scaleacross.cost_models.overlap import BUSY, GRADIENTS, WINDOW_NAMES, ChunkWindows, together_s
 from scaleacross.cost_models.pipeline.actions import Actions
-from scaleacross.cost_models.pipeline.shared_links import States
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds
 from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.cost_models.split_backward import gradient_chunks, parameter_chunks
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.window_traffic import GRADIENT_AXES, communicators, crosses_buildings
+from scaleacross.cost_models.window_traffic import GRADIENT_AXES, communicators
 from scaleacross.spec.parallelism import GridAxis
 
 TINY_S: Final = 1e-30
@@ -143,50 +141,16 @@ class CrossingTraffic:
         """Whether parameters cross buildings."""
         return not self.own.keys().isdisjoint(SHARD_COMMUNICATORS)
 
-    @property
-    def least_s(self) -> float:
-        """Lower bound in seconds on the end of gradients that share links with passes; 0 where they share none.
-
-        Passes that share no link end no later, because ranks run actions and send messages in one order whatever these
-        take. And links carry no more than a second's calls in a second.
-        """
-        if self.states is None:
-            return 0.0
-        ends = replace(self.of.passes, link_s=None).ends
-        busy_s, left_s = queue(ends, self.of.pieces, self.states.gradients_s[1].sum(axis=0))
-        return ends.total_s + max(0.0, busy_s - left_s)
-
-    def exposed(self, pipeline_s: float) -> CrossingGradients:
-        """Traffic and windows of a pipeline that takes ``pipeline_s`` without gradients and parameters."""
+    def exposed(self) -> CrossingGradients:
+        """Traffic and windows of the pipeline's gradients and parameters."""
         traffic = {axis: [_with_gradients(*both) for both in self._pairs(axis)] for axis in self.shared}
         pace = together_s([part for parts in traffic.values() for part in parts], self.of.volumes.work.buckets)
-        if self.states is None:
-            gradients, parameters = self._behind_passes(pace[GRADIENTS])
-        else:
-            ends = replace(self.of.passes, states=self.states).ends
-            gradients, parameters = _sharing_links(ends, pace, pipeline_s)
+        gradients, parameters = self._behind_passes(pace[GRADIENTS])
         shapes = {name: group.shape for name, group in self.own.items()}
         return CrossingGradients(traffic, gradients, parameters if self.gathers else None, shapes)
 
-    @cached_property
-    def states(self) -> States | None:
-        """Gradients and parameters of every stage, each the stage's share of its rank's traffic.
-
-        None where no pass shares links with them. Parameters that stay in buildings are left out, because they overlap
-        with computation (``overlap``).
-        """
-        if self.of.passes.link_s is None:
-            return None
-        parts = []
-        for axis in GRADIENT_AXES:
-            for name, (every, one) in zip((axis, "expert"), self._pairs(axis), strict=False):
-                parts.append(np.stack([one[CALLS], _busy_s(one[BUSY], every[BUSY], self.own.get(name))]))
-        # (seconds or busy seconds, windows, communicators, virtual stages)
-        calls = np.stack(parts, axis=2)[..., self.of.stages.rank] * self.of.share
-        return States(calls[:, GRADIENTS], calls[:, PARAMETERS] * self.gathers, self.of.pieces)
-
     def _behind_passes(self, pace_s: Floats) -> tuple[ChunkWindows, ChunkWindows]:
-        """Windows of gradients, ``pace_s`` alone, and parameters, where passes do not use the inter-building links."""
+        """Windows of gradients, ``pace_s`` alone, and parameters, as if passes left the links to them."""
         of, (carried, taken) = self.of, _carried(self.of)
         busy = sum((part[BUSY][GRADIENTS] for parts in self.shared.values() for part in parts), start=0 * carried)
         busy_s, left_s = queue(of.ends, of.pieces, (busy / len(busy))[of.stages.rank] * of.share)
@@ -206,37 +170,6 @@ def _with_gradients(shared: Floats, alone: Floats) -> Floats:
     rows = [GRADIENTS, len(WINDOW_NAMES) + GRADIENTS]
     out[rows] = alone[rows]
     return out
-
-
-def _sharing_links(ends: StageEnds, pace_s: Floats, pipeline_s: float) -> tuple[ChunkWindows, ChunkWindows]:
-    """Windows of gradients and parameters that share links with passes; ``ends`` is timed with both.
-
-    Parameters lengthen a pipeline that takes ``pipeline_s`` without them. Gradients outlast the pipeline. Where either
-    takes longer than ``pace_s``, (windows, ranks), the difference is exposed, too.
-    """
-    one = np.ones((1, pace_s.shape[1]))
-    exposed_s = {GRADIENTS: max(0.0, ends.states_s - ends.total_s), PARAMETERS: ends.total_s - pipeline_s}
-    gradients, parameters = (
-        ChunkWindows(one, 0 * one, pace_s[window][None] - seconds) for window, seconds in exposed_s.items()
-    )
-    return gradients, parameters
-
-
-def _busy_s(alone: Floats, shared: Floats, own: Group | None) -> Floats:
-    """Seconds for which the calls of every rank keep inter-building links busy, (windows, ranks).
-
-    Ranks whose groups cross the same link take turns. Together they use the busiest link as all groups at once do.
-
-    Args:
-        alone: busy seconds of a rank's ``own`` groups alone.
-        shared: busy seconds of all ranks' groups at once.
-    """
-    if own is None:
-        return np.zeros_like(alone)
-    crossing = alone * crosses_buildings(own.shape)
-    every = crossing.sum(axis=1, keepdims=True)
-    met = np.divide(shared, every, out=np.ones_like(crossing), where=every > 0)
-    return np.asarray(crossing * np.minimum(1.0, met))
 
 
 def near_gradients(of: Ranks) -> ChunkWindows:

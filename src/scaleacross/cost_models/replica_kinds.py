@@ -200,8 +200,8 @@ class PlacedReplicas:
     def step_s(self, limit_s: float, after_pipeline_s: float) -> float:
         """Step time, s; inf as soon as it is known to be ``limit_s`` or more.
 
-        That is known where the longest pipeline and ``after_pipeline_s`` take so long, a lower bound on what follows every
-        pipeline. It is also known where gradients that share links with passes and the optimizer take so long.
+        That is known where the longest pipeline and ``after_pipeline_s``, a lower bound on what follows every pipeline,
+        take so long.
         """
         if self.pipeline_s + after_pipeline_s >= limit_s:
             return np.inf
@@ -209,8 +209,6 @@ class PlacedReplicas:
         for timed in self.pipelines:
             own, traffic = self._traffic(timed)
             crossing = self._crossing_traffic(timed, own, traffic)
-            if crossing is not None and crossing.least_s + own.work.optimizer_s.max() >= limit_s:
-                return np.inf
             longest = max(longest, self._kind(timed, own, traffic, crossing).step_s)
         return longest
 
@@ -240,7 +238,7 @@ class PlacedReplicas:
     ) -> ReplicaKind:
         decision, split, groups = self.replicas.decision, self.replicas.split, self.groups
         exchanges = self.replicas.pipelines.exchanges(groups, timed, self.waits)
-        exposed = None if crossing is None else crossing.exposed(timed.total_s)
+        exposed = None if crossing is None else crossing.exposed()
         terms = _terms(own, traffic if exposed is None else exposed.traffic)
         layer_overlap = overlap_of_layers(own, groups, exchanges, decision.pipeline)
         # ``later_s`` holds for whole backward passes only

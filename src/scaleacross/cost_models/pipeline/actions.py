@@ -10,7 +10,6 @@ import numpy as np
 from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.pipeline.exact import exact_ends, virtual_boundaries
 from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic
-from scaleacross.cost_models.pipeline.shared_links import States
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, chained_ends
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
 from scaleacross.schedules.pipeline import SCHEDULES
@@ -33,7 +32,6 @@ class Actions:
         latency_s, occupancy_s: of messages from rank r to r + 1; with several chunks the last is the loop-back.
         crossing: whether these messages cross buildings, likewise; None: none does.
         link_s: seconds for which F, B, I and W keep links busy that all ranks share, (4, p·v); None: there are none.
-        states: gradients and parameters that share these links, if any.
         own_traffic: traffic over links of each rank's own, if any.
     """
 
@@ -51,7 +49,6 @@ class Actions:
     occupancy_s: Floats
     crossing: Bools | None = None
     link_s: Floats | None = None
-    states: States | None = None
     own_traffic: OwnTraffic | None = None
 
     @property
@@ -89,14 +86,12 @@ class Actions:
             *messages,
             self.crosses(),
             *links,
-            *(self.states or ()),
             *(self.own_traffic or ()),
         )
         shape = self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, self.order
         return (
             *shape,
             len(links),
-            len(self.states or ()),
             len(self.own_traffic or ()),
             *(each.tobytes() for each in arrays),
         )
@@ -126,4 +121,4 @@ def _ends(of: Actions) -> StageEnds:
     choice = PipelineChoice(schedule=of.schedule, num_chunks=of.num_chunks, order=of.order)
     seconds, messages = (*of.seconds, *of.outer_s), (of.latency_s, of.occupancy_s)
     size = of.num_ranks, of.num_microbatches
-    return exact_ends(choice, *size, seconds, *messages, of.link_s, of.states, of.crossing, of.own_traffic)
+    return exact_ends(choice, *size, seconds, *messages, of.link_s, of.crossing, of.own_traffic)

@@ -13,7 +13,6 @@ from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.pipeline.compiled import CompiledSchedule, compile_schedule
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
 from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic
-from scaleacross.cost_models.pipeline.shared_links import States
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, stage_ends
 from scaleacross.cost_models.pipeline.timing import PipelineTimes, time_schedule
 from scaleacross.errors import InputError
@@ -40,7 +39,6 @@ def exact_ends(
     boundary_latency_s: ArrayLike,
     boundary_occupancy_s: ArrayLike,
     link_s: Floats | None = None,
-    states: States | None = None,
     crossing: Bools | None = None,
     own_traffic: OwnTraffic | None = None,
 ) -> StageEnds:
@@ -54,7 +52,7 @@ def exact_ends(
         boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar. With v >
             1 the shape is (p,) and the last entry is the loop-back from rank p−1 to rank 0. ``pipeline.timing`` defines
             both.
-        link_s, states, own_traffic: as of ``pipeline.timing.time_schedule``.
+        link_s, own_traffic: as of ``pipeline.timing.time_schedule``.
         crossing: whether messages cross buildings, per boundary between ranks; None: none does.
 
     Raises:
@@ -62,7 +60,7 @@ def exact_ends(
             more than ``MAX_ACTIONS`` actions and does not become periodic.
     """
     forward, backward, alone, weight, first, last = seconds
-    shared: dict[str, Any] = {"link_s": link_s, "states": states, "own_traffic": own_traffic}
+    shared: dict[str, Any] = {"link_s": link_s, "own_traffic": own_traffic}
     shared["outer_s"] = np.stack([first, last])
     if crossing is not None:
         shape = num_ranks, choice.num_chunks, SCHEDULES[choice.schedule].placement

@@ -21,7 +21,6 @@ class StageEnds(NamedTuple):
         first_start_s, first_end_s: of the first forward pass.
         last_start_s, last_end_s: of the last action that computes weight gradients, a whole backward pass or W.
         total_s: end of the last action of any stage.
-        states_s: end of the last call of ``shared_links.States``; 0 where these share no links with passes.
         own_s: end of every rank's ``own_traffic.OwnTraffic``, (p,); 0 without.
     """
 
@@ -30,17 +29,14 @@ class StageEnds(NamedTuple):
     last_start_s: Floats
     last_end_s: Floats
     total_s: float
-    states_s: float = 0.0
     own_s: Floats | float = 0.0
 
     def after(self, skipped_s: float) -> StageEnds:
         """The ends of a run that is longer by ``skipped_s`` between first forward and last backward passes."""
         last_start_s, last_end_s = self.last_start_s + skipped_s, self.last_end_s + skipped_s
-        total_s, states_s = self.total_s + skipped_s, self.states_s and self.states_s + skipped_s
         own_s = np.where(np.greater(self.own_s, 0), self.own_s + skipped_s, 0.0)
-        return self._replace(
-            last_start_s=last_start_s, last_end_s=last_end_s, total_s=total_s, states_s=states_s, own_s=own_s
-        )
+        total_s = self.total_s + skipped_s
+        return self._replace(last_start_s=last_start_s, last_end_s=last_end_s, total_s=total_s, own_s=own_s)
 
 
 def stage_ends(compiled: CompiledSchedule, times: PipelineTimes) -> StageEnds:
@@ -54,7 +50,7 @@ def stage_ends(compiled: CompiledSchedule, times: PipelineTimes) -> StageEnds:
     for first, last, seconds in ((first_start, last_start, start), (first_end, last_end, finish)):
         np.minimum.at(first, stage[forward], seconds[forward])
         np.maximum.at(last, stage[gradients], seconds[gradients])
-    return StageEnds(first_start, first_end, last_start, last_end, times.total_s, times.states_s, times.own_s)
+    return StageEnds(first_start, first_end, last_start, last_end, times.total_s, times.own_s)
 
 
 def chained_ends(forward_s: Floats, backward_s: Floats, delay_s: Floats) -> StageEnds:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.pipeline.compiled import KINDS, CompiledSchedule, compile_schedule
 from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic, run_with_traffic
-from scaleacross.cost_models.pipeline.shared_links import NO_WAY, States, run_sharing, ways
+from scaleacross.cost_models.pipeline.shared_links import NO_WAY, run_sharing, ways
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import Kind, PipelineSchedule
 
@@ -36,7 +36,6 @@ class PipelineTimes:
         total_s: end of the last action of any rank.
         start_s, finish_s: [rank] -> array over the actions of that rank in schedule order.
         arrival_s: arrival of each action's message at its receiver, likewise; the action's end if it sends none.
-        states_s: end of the last call of ``States``, 0 without.
         own_s: end of every rank's ``OwnTraffic``, (p,); 0 without.
     """
 
@@ -44,7 +43,6 @@ class PipelineTimes:
     start_s: tuple[Floats, ...]
     finish_s: tuple[Floats, ...]
     arrival_s: tuple[Floats, ...]
-    states_s: float = 0.0
     own_s: Floats | float = 0.0
 
 
@@ -59,7 +57,6 @@ def time_schedule(
     input_s: ArrayLike | None = None,
     outer_s: ArrayLike = 0.0,
     link_s: Floats | None = None,
-    states: States | None = None,
     crossing: Bools | None = None,
     own_traffic: OwnTraffic | None = None,
 ) -> PipelineTimes:
@@ -80,7 +77,6 @@ def time_schedule(
             which overlap with no other micro-batch, shape (2, p·v) or scalar.
         link_s: seconds for which F, B, I and W of every virtual stage keep links busy that all ranks share, (4, p·v);
             None: no links are shared.
-        states: other traffic of these links, only with ``link_s``.
         crossing: whether messages cross buildings, per boundary between virtual stages, (p·v−1,); None: none does.
         own_traffic: traffic over links of each rank's own, which slows its actions; only without ``link_s``.
 
@@ -106,7 +102,7 @@ def time_schedule(
     seconds = duration[compiled.kind, compiled.stage] + _outermost(compiled, _times("outer_s", outer_s, 2, num_stages))
     p, message = compiled.schedule.num_ranks, ((compiled.kind != _F).astype(np.int64), compiled.boundary)
     travel, busy = latency[message], occupancy[message]
-    states_s, own_s = 0.0, np.zeros(())
+    own_s = np.zeros(())
     if own_traffic is not None:
         start, finish, arrival, own_s = run_with_traffic(compiled, seconds, travel, busy, own_traffic)
     elif link_s is None:
@@ -116,7 +112,7 @@ def time_schedule(
         finish = start + seconds
     else:
         shared = link_s[compiled.kind, compiled.stage]
-        start, finish, arrival, states_s = run_sharing(compiled, seconds, shared, travel, busy, states, crossing)
+        start, finish, arrival = run_sharing(compiled, seconds, shared, travel, busy, crossing)
     by_rank = np.argsort(compiled.rank, kind="stable")
     ends = np.cumsum(np.bincount(compiled.rank, minlength=p))[:-1]
     return PipelineTimes(
@@ -124,7 +120,6 @@ def time_schedule(
         start_s=tuple(np.split(start[by_rank], ends)),
         finish_s=tuple(np.split(finish[by_rank], ends)),
         arrival_s=tuple(np.split(arrival[by_rank], ends)),
-        states_s=states_s,
         own_s=own_s,
     )
 
