@@ -4,7 +4,7 @@ The time of a collective assumes that the groups of all pipeline ranks share a l
 But the last ranks have their gradients first. The last micro-batch then still goes back through the ranks before
 (``StageEnds``).
 
-Where passes leave these links to gradients and parameters, rank r ends no sooner than the later of these:
+Rank r ends no sooner than the later of these:
 
 * alone: its own groups with the links to themselves, T_r seconds, less what their chunks overlap with from the moment
   that they have their gradients (``split_backward``);
@@ -15,8 +15,8 @@ Where passes leave these links to gradients and parameters, rank r ends no soone
 All ranks gather parameters at once from the start of the step. They overlap with all that precedes the first forward
 pass of their stage, waits and messages included.
 
-Where passes cross these links, too, both are timed as if the links were left to them: such a decision may be a few
-percent too fast (docs/results/ablation.md).
+Passes are taken to leave these links to gradients and parameters. Where they use them, too, an estimate may be a few
+percent too low (docs/results/ablation.md).
 
 Communicators follow one another. A rank with fewer parameters than the fullest takes its share of that one's seconds.
 """
