@@ -112,8 +112,8 @@ def of_most_experts(volumes: Volumes, held: Held) -> Volumes | None:
     if not (experts.any() and travels.any()):
         return None
     mean = np.array(block_counts(volumes.profile)) @ experts / candidates.pp
-    beside = np.where(experts > 0, held.dense / np.where(experts > 0, experts, 1.0), np.inf).min(axis=0)
-    return replace(volumes, work=replace(volumes.work, dense_parameters=beside * mean, expert_parameters=mean))
+    dense = np.where(experts > 0, held.dense / np.where(experts > 0, experts, 1.0), np.inf).min(axis=0) * mean
+    return replace(volumes, work=replace(volumes.work, dense_parameters=dense, expert_parameters=mean))
 
 
 def least_chunks(candidates: Candidates, num_layers: int) -> Ints:
