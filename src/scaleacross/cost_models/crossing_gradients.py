@@ -15,8 +15,8 @@ Rank r ends no sooner than the later of these:
 All ranks gather parameters at once from the start of the step. They overlap with all that precedes the first forward
 pass of their stage, waits and messages included.
 
-Passes are taken to leave these links to gradients and parameters. Where they use them, too, an estimate may be a few
-percent too low (docs/results/ablation.md).
+Passes are taken to leave these links to gradients and parameters. Where they use them, too, estimates
+are up to 10 % too low (docs/results/ablation.md).
 
 Communicators follow one another. A rank with fewer parameters than the fullest takes its share of that one's seconds.
 """

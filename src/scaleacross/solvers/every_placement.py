@@ -243,10 +243,8 @@ class EveryPlacement(Placer):
         allocations = {
             allocation: index for index, allocation in enumerate(dict.fromkeys(allocation for allocation, _ in places))
         }
-        whole, at = (
-            [self.levels(allocation) for allocation in allocations],
-            np.array([allocations[allocation] for allocation, _ in places])[place],
-        )
+        whole = [self.levels(allocation) for allocation in allocations]
+        at = np.array([allocations[allocation] for allocation, _ in places])[place]
         own = [levels.on(name) for name in self.bounder.types for levels in whole]
         # in ``[*whole, *own]`` the links of type t on fill i follow at (t + 1) · fills + i
         links, at_own = stacked_links(whole, at), (rows.types + 1) * len(whole) + at

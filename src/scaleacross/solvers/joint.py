@@ -39,7 +39,7 @@ R1–R9 are those of ``search_space``; π and n are decided by ``place_paralleli
    then those that differ from it in one choice, as long as one of them is faster (``neighbours``). The incumbent prunes
    every candidate, and every partial one still to be expanded, whose bound is not below it. The ratio of step time to estimate
    is expected of all candidates with the same pipeline (``beyond``). Where nothing in the next block is expected to be
-   below the incumbent, others come first. Fleets take turns, smallest sets of types first. All are sampled before
+   below the incumbent, others come first. Pools take turns, smallest sets of types first. All are sampled before
    any is expanded, then each expands a block in turn, so that no clock ends the search with a pool unseen.
 4. Place the survivors on several types that have the least estimates (``PLACED_FIRST``). Then all survivors get the
    tight bound in the order of their coarse estimate. Again the best are placed and the incumbent prunes.

@@ -1,4 +1,4 @@
-"""Fleets, the sets of buildings that a job may use, and allocations, the ways to spread accelerators over them.
+"""Accelerator pools, the buildings that a job may use, and allocations, the ways to spread accelerators over them.
 
 An *accelerator pool* is a set of accelerator types that all take part (the slowest sets the pace); every subset of types is
 searched by itself. An allocation (``Allocation``) is a sequence of building shares. Those of n accelerators are made by

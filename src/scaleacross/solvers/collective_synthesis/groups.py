@@ -54,10 +54,8 @@ def network_of_group(levels: Levels, shape: GroupShape, num_ranks: int, stride: 
             crossed = [level for level in range(NUM_LEVELS) if units[level][a] != units[level][b]]
             outermost = crossed[-1]
             port = float(levels.bandwidth[SCALE_UP]) if outermost == SCALE_UP else outer
-            out, into = (
-                [capacity("port out", outermost > SCALE_UP, a, port)],
-                [capacity("port in", outermost > SCALE_UP, b, port)],
-            )
+            out = [capacity("port out", outermost > SCALE_UP, a, port)]
+            into = [capacity("port in", outermost > SCALE_UP, b, port)]
             rate = min(float(levels.bandwidth[outermost]), port)
             for level in crossed[1:]:
                 share = float(levels.capacity[level] / shape.crossing[level])
