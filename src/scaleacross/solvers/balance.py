@@ -118,11 +118,11 @@ class Balancer:
         alike = self.equal(layout).micro_batches
         for split in self._splits(layout):
             # unequal batches give some replica more micro-batches, which never need less memory
-            if not self._fits(layout, split, alike[0]):
+            if not self.fits(layout, split, alike[0]):
                 continue
             yield Balance(layout, split, alike, self.placement)
             for micro_batches in self._shares(layout, split):
-                if micro_batches != alike and self._fits(layout, split, max(micro_batches)):
+                if micro_batches != alike and self.fits(layout, split, max(micro_batches)):
                     yield Balance(layout, split, micro_batches, self.placement)
 
     @cached_property
@@ -135,7 +135,7 @@ class Balancer:
     def unequal(self, layout: Layout) -> Iterator[Balance]:
         """Yield ``unequal_split`` with equally many micro-batches for every replica, where it fits."""
         balance = self.equal(layout)
-        if self.unequal_split is not None and self._fits(layout, self.unequal_split, max(balance.micro_batches)):
+        if self.unequal_split is not None and self.fits(layout, self.unequal_split, max(balance.micro_batches)):
             yield replace(balance, split=self.unequal_split)
 
     def by_stage(self, layout: Layout) -> Iterator[Balance]:
@@ -194,7 +194,8 @@ class Balancer:
         layers = self._table(split)
         return [float(self.costs.slowest_pass_s(layers, one.types).max()) for one in layout]
 
-    def _fits(self, layout: Layout, split: Split, most: int) -> bool:
+    def fits(self, layout: Layout, split: Split, most: int) -> bool:
+        """Return whether every rank holds its layers in memory, with at most ``most`` micro-batches a replica."""
         types = types_of_ranks(layout)
         key = types, split, most
         if key not in self._known_fits:  # most layouts have the types of another one

@@ -9,37 +9,45 @@ one       one layer of the busiest rank in another chunk, of any rank
 columns   one layer in another chunk of the same rank, on the first ranks, or on the last ones, all at once: if one rank
           alone does so, its neighbours still set the step
 
-The result is a local optimum: another layout may be faster.
+Layers of the best decisions move first by the seconds of their pipelines (``moved_pipeline``), which take a fraction of
+the time of a step. The fastest of them then moves layers by its step time. The result is a local optimum: another
+layout may be faster.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Final
 
 from scaleacross.cost_models.axes import network_of
-from scaleacross.cost_models.layout import layout_of
-from scaleacross.cost_models.levels import build_levels
-from scaleacross.cost_models.plan_cost import groups_of, plan_cost, step_seconds
+from scaleacross.cost_models.candidates import candidate_of
+from scaleacross.cost_models.differing_ranks import Split
+from scaleacross.cost_models.layer_seconds import TimedLayers
+from scaleacross.cost_models.layout import Layout, layout_of
+from scaleacross.cost_models.levels import Levels, build_levels
+from scaleacross.cost_models.plan_cost import groups_of, micro_batches_of, step_seconds
 from scaleacross.cost_models.step import exact_shapes
 from scaleacross.errors import InfeasibleError
+from scaleacross.solvers.balance import Balancer
+from scaleacross.solvers.moved_pipeline import MovedPipeline
 from scaleacross.solvers.network_of_plan import Networked, with_network
 from scaleacross.solvers.placed_networks import PlacedNetworks
 from scaleacross.solvers.search_state import Placed, Search
-from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import rerun_period
 from scaleacross.verification.figures import TOLERANCE
 from scaleacross.workloads.problem import Problem
 
-Split = tuple[tuple[int, ...], ...]
 MOST_TRIED: Final = 200
-"""Most neighbours of each kind that a move times, 10 ms each; of more, every second, third, …"""
-NEAR: Final = 1.1
-"""Largest step over the best that gets moves: a choice. They take 17 % off gpt-oss-120b on two types."""
-MOST_NEAR: Final = 4
-"""Most decisions whose layers are moved: a choice."""
+"""Most neighbours of each kind that a move times; of more, every second, third, …"""
+NEAR: Final = 1.2
+"""Largest step over the best that gets moves: a choice. They take up to 17 % off a step on two types."""
+MOST_NEAR: Final = 12
+"""Most decisions whose layers are moved, about half a second each: a choice."""
+OF_PIPELINE: Final = 1 / 16
+"""Time of a pipeline's seconds over that of a step time, 0.6 of 10 ms, on Qwen3-235B over H200 and B200."""
 SHARE: Final = 0.9
 """Share of a limit in seconds after which moves end; the rest is for alternatives."""
 WORK: Final = 8
@@ -48,6 +56,8 @@ Llama 8B on 24 and 70B on 64 and 96 H100 get the steps of any number of moves in
 % longer."""
 PARTS: Final = 8
 """Parts of what is left of such a limit; each kind of neighbours takes at most one of them per move."""
+Timer = Callable[[Split, float], float]
+"""Seconds of a layout; inf if they are known to reach the second argument."""
 
 
 @dataclass
@@ -55,20 +65,20 @@ class Allowance:
     """How long moves may go on: until ``stopped``, and for ``left`` step times (None: any number)."""
 
     stopped: Callable[[], bool]
-    left: int | None = None
+    left: float | None = None
 
     @property
     def over(self) -> bool:
-        """Whether no more step times may be computed."""
-        return self.left == 0 or self.stopped()
+        """Whether nothing more may be timed."""
+        return (self.left is not None and self.left <= 0) or self.stopped()
 
-    def take(self) -> None:
-        """Count one step time."""
-        self.left = None if self.left is None else self.left - 1
+    def take(self, work: float) -> None:
+        """Count something that takes as long as ``work`` step times."""
+        self.left = None if self.left is None else self.left - work
 
-    def most(self) -> int:
-        """Return the number of neighbours of a kind that a move may time."""
-        return MOST_TRIED if self.left is None else max(1, min(MOST_TRIED, self.left // PARTS))
+    def most(self, work: float) -> int:
+        """Return the number of neighbours of a kind that a move may time, ``work`` step times each."""
+        return MOST_TRIED if self.left is None else max(1, min(MOST_TRIED, int(self.left / PARTS / work)))
 
 
 def allowance_of(state: Search) -> Allowance:
@@ -100,10 +110,10 @@ def best_with_moved_layers(
             before = best[1] if placed is best[0] else networks.of(placed)
         except InfeasibleError:
             continue
-        moved = with_moved_layers(state.problem, before, state.seed, allowed)
+        moved = moved_by_pipeline(state.problem, before, state.seed, allowed)
         if moved is not None and moved.cost.cost.step_s < found[1].cost.cost.step_s:
             found = placed, moved
-    return found
+    return found[0], with_moved_layers(state.problem, found[1], state.seed, allowed) or found[1]
 
 
 def with_moved_layers(problem: Problem, found: Networked, seed: int, allowed: Allowance) -> Networked | None:
@@ -112,12 +122,34 @@ def with_moved_layers(problem: Problem, found: Networked, seed: int, allowed: Al
     Args:
         allowed: asked before every step time; once over, the best result so far is returned.
     """
+    first = moved_by_pipeline(problem, found, seed, allowed)
+    return _moved(problem, first or found, seed, allowed, 1.0, lambda layers: layers.step_s) or first
+
+
+def moved_by_pipeline(problem: Problem, found: Networked, seed: int, allowed: Allowance) -> Networked | None:
+    """Return what ``with_moved_layers`` does, with moves chosen by the seconds of the pipeline alone."""
+    return _moved(problem, found, seed, allowed, OF_PIPELINE, lambda layers: layers.pipeline_s)
+
+
+def _moved(
+    problem: Problem,
+    found: Networked,
+    seed: int,
+    allowed: Allowance,
+    work: float,
+    timer: Callable[[_Layers], Timer],
+) -> Networked | None:
+    """Return the decision with layers moved by ``timer``, whose figures take ``work`` step times each, or None."""
     decision, pipeline = found.decision, found.decision.pipeline
     fixed = problem.job.stages == "equal" or decision.stage_recompute or rerun_period(decision.recompute) > 1
     if fixed or decision.degrees.pp == 1 or pipeline.num_chunks == 1 or pipeline.order is not None:
         return None
     best: Networked | None = None
-    while (split := _climbed(problem, best or found, allowed)) is not None:
+    while not allowed.over:
+        layers = _Layers.of(problem, best or found)
+        split = _climbed(layers, timer(layers), allowed, work)
+        if split is None:
+            break
         moved = with_network(problem, decision.model_copy(update={"layers_per_stage": split}), seed)
         if moved.cost.cost.step_s >= (best or found).cost.cost.step_s * (1 - TOLERANCE):
             break
@@ -125,37 +157,68 @@ def with_moved_layers(problem: Problem, found: Networked, seed: int, allowed: Al
     return best
 
 
-def _climbed(problem: Problem, found: Networked, allowed: Allowance) -> Split | None:
-    """Return the layout that moves lead to on a decision's network, None without a move.
+@dataclass(frozen=True)
+class _Layers:
+    """What moves of a decision's layers ask for: seconds by pipeline or by step, and memory."""
 
-    Each move goes to the fastest neighbour that fits.
-    """
-    job, profile, topology = problem.job, problem.profile, problem.topology
-    placement, degrees = found.cost.placement, found.decision.degrees
-    levels = build_levels(topology, placement.fill)
-    layout = layout_of(topology, placement.fill, degrees, placement.axis_order)
-    shapes = exact_shapes(degrees, placement.axis_order, levels)
-    groups, cost, split = groups_of(shapes, levels, network_of(found.decision)), found.cost, None
+    problem: Problem
+    found: Networked
+    levels: Levels
+    layout: Layout
+    pipeline: MovedPipeline
+    balancer: Balancer
+
+    @classmethod
+    def of(cls, problem: Problem, found: Networked) -> _Layers:
+        decision, placement = found.decision, found.cost.placement
+        levels = build_levels(problem.topology, placement.fill)
+        layout = layout_of(problem.topology, placement.fill, decision.degrees, placement.axis_order)
+        candidates = candidate_of(decision, problem.job.global_batch_sequences)
+        timed = TimedLayers.of(problem.profile, problem.job, levels.accelerators, candidates)
+        return cls(problem, found, levels, layout, MovedPipeline.of(found.cost), Balancer(timed))
+
+    @property
+    def step_s(self) -> Timer:
+        """Step time of a layout on the decision's network."""
+        problem, placement = self.problem, self.found.cost.placement
+        shapes = exact_shapes(self.found.decision.degrees, placement.axis_order, self.levels)
+        groups = groups_of(shapes, self.levels, network_of(self.found.decision))
+        where = problem.job, problem.profile, problem.topology
+
+        def seconds(split: Split, limit_s: float) -> float:
+            one = self.found.decision.model_copy(update={"layers_per_stage": split})
+            return step_seconds(*where, one, groups, self.levels, limit_s=limit_s, layout=self.layout)
+
+        return seconds
+
+    @property
+    def pipeline_s(self) -> Timer:
+        """Seconds of the pipeline alone, approximately."""
+        return lambda split, _: self.pipeline.seconds(split)
+
+    def fit(self, split: Split) -> bool:
+        """Return whether the layers fit in memory, for the replicas with most micro-batches."""
+        batches = micro_batches_of(self.found.decision, self.balancer.candidates, self.layout)
+        return self.balancer.fits(self.layout, split, max(batches))
+
+
+def _climbed(layers: _Layers, seconds: Timer, allowed: Allowance, work: float) -> Split | None:
+    """Return the layout that moves lead to, None without a move. Each move goes to the fastest neighbour that fits."""
+    start = split = layers.found.cost.layers_per_stage
+    least_s = seconds(split, math.inf) * (1 - TOLERANCE)
     while True:
-        least_s, timed = cost.cost.step_s * (1 - TOLERANCE), list[tuple[float, Decision]]()
-        for layouts in (
-            list(_one_moved(cost.layers_per_stage, cost.pipeline.rank)),
-            list(_columns_moved(cost.layers_per_stage)),
-        ):
-            for other in layouts[:: -(-len(layouts) // allowed.most()) or 1]:
+        timed = list[tuple[float, Split]]()
+        for layouts in (list(_one_moved(split, layers.pipeline.busiest(split))), list(_columns_moved(split))):
+            for other in layouts[:: -(-len(layouts) // allowed.most(work)) or 1]:
                 if allowed.over:
                     break
-                allowed.take()
-                one = found.decision.model_copy(update={"layers_per_stage": other})
-                step_s = step_seconds(job, profile, topology, one, groups, levels, limit_s=least_s, layout=layout)
-                timed.append((step_s, one))
-        # full figures are needed for the memory test, so they are computed lazily, fastest layout first
-        faster = (one for step_s, one in sorted(timed, key=lambda pair: pair[0]) if step_s < least_s)
-        costs = (plan_cost(job, profile, topology, one, shapes=shapes, levels=levels, layout=layout) for one in faster)
-        fitting = next((one for one in costs if all(stage.fits for stage in one.memory)), None)
+                allowed.take(work)
+                timed.append((seconds(other, least_s), other))
+        faster = (one for one in sorted(timed, key=lambda pair: pair[0]) if one[0] < least_s)
+        fitting = next((one for one in faster if layers.fit(one[1])), None)
         if fitting is None:
-            return split
-        cost, split = fitting, fitting.layers_per_stage
+            return None if split == start else split
+        least_s, split = fitting[0] * (1 - TOLERANCE), fitting[1]
 
 
 def _one_moved(split: Split, busiest: int) -> Iterator[Split]:

@@ -116,9 +116,12 @@ class Actions:
         )
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _ends(of: Actions) -> StageEnds:
+def timed_ends(of: Actions) -> StageEnds:
+    """When the stages of a pipeline begin and end; nothing is remembered. Raises InputError as ``exact_ends``."""
     choice = PipelineChoice(schedule=of.schedule, num_chunks=of.num_chunks, order=of.order)
     seconds, messages = (*of.seconds, *of.outer_s), (of.latency_s, of.occupancy_s)
     size = of.num_ranks, of.num_microbatches
     return exact_ends(choice, *size, seconds, *messages, of.link_s, of.crossing, of.own_traffic)
+
+
+_ends = lru_cache(maxsize=_REMEMBERED)(timed_ends)
