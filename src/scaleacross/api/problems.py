@@ -10,6 +10,7 @@ from scaleacross import catalogue
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import PASS_GATHERS
+from scaleacross.spec.topology import Topology
 from scaleacross.targets import TARGETS, behaving, refused_job
 from scaleacross.workloads.problem import Problem, profile_of
 
@@ -54,13 +55,14 @@ def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
     problem = catalogue.resolve(catalogue.load_job(job, overrides))
     for building in problem.topology.buildings:
         if problem.job.precision not in building.accelerator.peak_flop_per_s:
-            known = ", ".join(building.accelerator.peak_flop_per_s)
+            known = list(building.accelerator.peak_flop_per_s)
             raise InputError(
                 f"job '{problem.job.name}': precision {problem.job.precision} is not stated for {building.accelerator.name} "
-                f"in building '{building.name}'; it has {known}"
+                f"in building '{building.name}'; it has {', '.join(known)}: set precision: {known[0]} in the job, "
+                f"or add --set precision={known[0]}"
             )
     _require(problem)
-    job = behaving(problem.job)
+    job = _by_library(behaving(problem.job), problem.topology)
     of_pytorch = {
         f"kept.loss_chunks {job.kept.loss_chunks}": job.kept.loss_chunks > 1,
         f"kept.compiled {list(job.kept.compiled)}": bool(job.kept.compiled),
@@ -79,3 +81,31 @@ def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
             "state shard: [none, optimizer], or leave kept.autocast out"
         )
     return replace(problem, job=job, profile=profile_of(job, problem.workload))
+
+
+def _by_library(job: Job, topology: Topology) -> Job:
+    """Return the job; where accelerators do not run NCCL, network settings stay the library's own.
+
+    Raises:
+        InputError: buildings with different libraries, or a library that the target or a choice of the job needs to be NCCL.
+    """
+    libraries = {one.accelerator.collective_library: one for one in reversed(topology.buildings)}
+    if len(libraries) > 1:
+        each = " and ".join(f"{one.accelerator.name} {name.upper()}" for name, one in libraries.items())
+        raise InputError(
+            f"job '{job.name}': {each} run collectives that cannot join each other: plan these buildings apart"
+        )
+    library, building = next(iter(libraries.items()))
+    if library != "hccl":
+        return job
+    chosen = {
+        f"target {job.target}": job.target != "any",
+        f"network.drivers {list(job.network.drivers)}": len(job.network.drivers) > 1,
+        "network.compression": job.network.compression is not None,
+    }
+    if wrong := [said for said, holds in chosen.items() if holds]:
+        raise InputError(
+            f"job '{job.name}' has {', '.join(wrong)}, which is written for NCCL and RCCL; {building.accelerator.name} runs "
+            f"{library.upper()}: leave it out, and start a program of your own with the launch files of torchrun"
+        )
+    return job.model_copy(update={"network": job.network.model_copy(update={"settings": "library"})})

@@ -18,6 +18,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from scaleacross.emitters.filling import filled
+from scaleacross.emitters.libraries import device_resource
 from scaleacross.emitters.rank_order import Host, RankOrder
 from scaleacross.emitters.recovery import restarts
 from scaleacross.emitters.settings import process_settings
@@ -48,11 +49,11 @@ def render(plan: Plan) -> dict[str, str]:
             f"the ranks of host {split} are not consecutive, and torchrun gives every pod one block of ranks"
         )
     name = _label(plan.job.name)
-    settings = process_settings(plan)
-    files = {"jobset.json": _text(jobset(order, name, restarts(plan.goodput), settings))}
+    settings, resource = process_settings(plan), device_resource(plan)
+    files = {"jobset.json": _text(jobset(order, name, restarts(plan.goodput), settings, resource))}
     parts = _segments(order)
     if len(parts) == 1:
-        files["trainjob.json"] = _text(_trainjob(parts[0], name, settings))
+        files["trainjob.json"] = _text(_trainjob(parts[0], name, settings, resource))
     files["SUBMIT.md"] = filled(
         "kubernetes.md",
         name=name,
@@ -68,13 +69,17 @@ def render(plan: Plan) -> dict[str, str]:
     return {f"kubernetes/{file}": text for file, text in files.items()}
 
 
-def jobset(order: RankOrder, name: str, max_restarts: int, settings: Sequence[EnvVariable]) -> dict[str, Any]:
-    """Return the JobSet as plain data: a replicated job per run of equal hosts of one building, in rank order."""
+def jobset(
+    order: RankOrder, name: str, max_restarts: int, settings: Sequence[EnvVariable], resource: str
+) -> dict[str, Any]:
+    """Return the JobSet as plain data: a replicated job per run of equal hosts of one building, in rank order.
+
+    ``resource`` is what Kubernetes calls an accelerator.
+    """
     jobs, first, master = [], 0, f"{name}-part-0-0-0.{name}"
     for index, hosts in enumerate(_segments(order)):
-        container = _container(
-            hosts, len(order.hosts), master, [{"name": "FIRST_NODE", "value": str(first)}, *_env(settings)]
-        )
+        env = [{"name": "FIRST_NODE", "value": str(first)}, *_env(settings)]
+        container = _container(hosts, len(order.hosts), master, env, resource)
         jobs.append(_replicated_job(f"part-{index}", hosts, container))
         first += len(hosts)
     return {
@@ -130,7 +135,9 @@ def _mounts() -> list[dict[str, str]]:
     return [{"name": SHARED_MEMORY, "mountPath": "/dev/shm"}]
 
 
-def _container(hosts: Sequence[Host], num_nodes: int, master: str, env: list[dict[str, str]]) -> dict[str, Any]:
+def _container(
+    hosts: Sequence[Host], num_nodes: int, master: str, env: list[dict[str, str]], resource: str
+) -> dict[str, Any]:
     """Return the training container; the user states its image and program."""
     size = hosts[0].num_ranks
     command = (
@@ -145,11 +152,11 @@ def _container(hosts: Sequence[Host], num_nodes: int, master: str, env: list[dic
         "env": env,
         "ports": [{"containerPort": DEFAULT_PORT}],
         "volumeMounts": _mounts(),
-        "resources": {"limits": {"nvidia.com/gpu": str(size)}},
+        "resources": {"limits": {resource: str(size)}},
     }
 
 
-def _trainjob(hosts: Sequence[Host], name: str, settings: Sequence[EnvVariable]) -> dict[str, Any]:
+def _trainjob(hosts: Sequence[Host], name: str, settings: Sequence[EnvVariable], resource: str) -> dict[str, Any]:
     """Return the TrainJob of hosts in one building; node order is the completion index."""
     size = hosts[0].num_ranks
     # Kubeflow's runtime torch-distributed calls its one job and the container in it "node".
@@ -168,7 +175,7 @@ def _trainjob(hosts: Sequence[Host], name: str, settings: Sequence[EnvVariable])
                 **({"env": _env(settings)} if settings else {}),
                 "numNodes": len(hosts),
                 "numProcPerNode": size,
-                "resourcesPerNode": {"limits": {"nvidia.com/gpu": str(size)}},
+                "resourcesPerNode": {"limits": {resource: str(size)}},
             },
             "runtimePatches": [patch],
         },

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from scaleacross.emitters.launchers import launch_files
+from scaleacross.emitters.libraries import require_nccl
 from scaleacross.emitters.megatron_bridge import FILE as BRIDGE
 from scaleacross.emitters.megatron_bridge import bridge_recipe
 from scaleacross.emitters.megatron_communicators import FILE as COMMUNICATORS
@@ -70,6 +71,7 @@ def render(plan: Plan) -> dict[str, str]:
     Raises:
         EmitError: Megatron-LM has no option for something in the plan; the message names it.
     """
+    require_nccl(plan, "megatron")
     check_stages(plan)
     refuse(plan, "megatron")
     mapping, order = megatron_order(plan)

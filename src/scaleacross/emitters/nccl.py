@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from scaleacross.emitters.crossed_levels import LevelFigures, crossed_levels
 from scaleacross.emitters.group_settings import by_engines, not_expressed
+from scaleacross.emitters.libraries import reads_nccl, require_nccl
 from scaleacross.emitters.nccl_variables import (
     DEFAULT_IB_TIMEOUT,
     MAX_BUFFER_BYTES,
@@ -46,7 +47,12 @@ ACK_TIMEOUT_UNIT_S: Final = 4.096e-6
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """Return the text of nccl.env and nccl_explain.md."""
+    """Return the text of nccl.env and nccl_explain.md.
+
+    Raises:
+        EmitError: the plan's accelerators do not run NCCL.
+    """
+    require_nccl(plan, "nccl")
     levels, settings = crossed_levels(plan), environment(plan)
     lines = [
         f"# NCCL settings of plan {_one_line(plan.job.name)}; the reasons are in nccl_explain.md.",
@@ -57,7 +63,9 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def environment(plan: Plan) -> tuple[EnvVariable, ...]:
-    """Return the variables whose defaults do not suit the plan's decision, each with its reason."""
+    """Return the variables whose defaults do not suit the plan's decision, each with its reason; none without NCCL."""
+    if not reads_nccl(plan):
+        return ()
     levels = [figures for figures in crossed_levels(plan) if figures.level != "scale_up"]
     sets = [used for choice in plan.decision.network or () for used in _used(choice)]
     out: list[EnvVariable] = []

@@ -26,6 +26,7 @@ from scaleacross.emitters.group_settings import (
     overlap_variables,
 )
 from scaleacross.emitters.launch import launch_config
+from scaleacross.emitters.libraries import require_nccl
 from scaleacross.emitters.nccl_variables import HINTS, check_variable
 from scaleacross.emitters.tuner_grammar import TunerRow, catch_all, nccl_text, ncclx_text
 from scaleacross.spec.launch import EnvVariable, LaunchConfig, LaunchHost, ProcessGroups
@@ -60,7 +61,12 @@ MIN_SLOW_MS: Final = 100
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """Return the text of all files of the target."""
+    """Return the text of all files of the target.
+
+    Raises:
+        EmitError: the plan's accelerators do not run NCCL.
+    """
+    require_nccl(plan, "ncclx")
     config = launch_config(plan)
     rows = _apart([row for group in config.process_groups for row in _tuner_rows(config, group)])
     target = target_of(plan.job) or TARGETS["scaleacross"]

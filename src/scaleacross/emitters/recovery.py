@@ -19,6 +19,7 @@ import json
 import math
 from typing import Any, Final, NamedTuple
 
+from scaleacross.emitters.libraries import reads_nccl
 from scaleacross.errors import EmitError
 from scaleacross.spec.goodput import Goodput
 from scaleacross.spec.launch import EnvVariable
@@ -62,10 +63,11 @@ def render(plan: Plan) -> dict[str, str]:
     steps = _checkpoint_steps(plan, found)
     files = {
         "recovery.json": json.dumps(_facts(plan, found, times, steps), indent=2) + "\n",
-        "nccl.env": _NCCL + "".join(f"{one.name}={one.value}\n" for one in environment(plan)),
         "slurm.env": _SLURM.format(spares=found.spares_advised),
         "torchtitan.args": _titan(times, steps, units),
     }
+    if reads_nccl(plan):
+        files["nccl.env"] = _NCCL + "".join(f"{one.name}={one.value}\n" for one in environment(plan))
     if units > 1:
         files["torchft.env"] = _TORCHFT.format(quorum=times.quorum_s, connect=times.connect_s, train=times.train_s)
         join_ms = 1000 * min(times.quorum_s - 1, max(1, math.ceil(plan.cost.step_s)))
@@ -74,8 +76,11 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def environment(plan: Plan) -> tuple[EnvVariable, ...]:
-    """Return torch's variables for the planned course of failures; none where the plan states no failure rates."""
-    if plan.goodput is None:
+    """Return torch's variables for the planned course of failures.
+
+    There are none where the plan states no failure rates, or where its accelerators do not run NCCL.
+    """
+    if plan.goodput is None or not reads_nccl(plan):
         return ()
     last_s = timeouts(plan, plan.goodput).watchdog_s
     return (

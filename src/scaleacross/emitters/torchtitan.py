@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from scaleacross.emitters.filling import filled
 from scaleacross.emitters.launchers import launch_files
+from scaleacross.emitters.libraries import require_nccl
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import rank_order, ranks_csv
 from scaleacross.emitters.settings import process_settings
@@ -55,6 +56,7 @@ def render(plan: Plan) -> dict[str, str]:
     Raises:
         EmitError: torchtitan 0.3.0 has no setting for something in the plan; the message names it.
     """
+    require_nccl(plan, "torchtitan")
     module, order = config_module(plan), rank_order(plan, TORCHTITAN_ORDER)
     program = '-m torchtitan.train "${TORCHTITAN_CONFIG[@]}" "$@"'
     older, reason = toml_config(plan, _flavor(plan), _training(plan), _parallelism(plan))

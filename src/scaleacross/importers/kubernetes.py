@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from scaleacross.catalogue.yaml_source import Source
 from scaleacross.importers.found import Found, FoundHost, records, required, text_at
+from scaleacross.spec.accelerator import DEVICE_RESOURCES
 
 REGION: Final = "topology.kubernetes.io/region"
 BUILDING: Final = "topology.kubernetes.io/zone"
@@ -30,14 +31,14 @@ RACKS: Final = (
     "oci.oraclecloud.com/rdma.local_block_id",
     "fabric.topograph.run/tier-0",
 )
-GPUS: Final = ("nvidia.com/gpu", "amd.com/gpu")
+GPUS: Final = tuple(DEVICE_RESOURCES.values())
 PRODUCTS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "amd.com/gpu.product-name")
 
 
 def read(sources: Sequence[Source]) -> Found:
     """Return the nodes with accelerators. Raises InputError: no list of nodes, or none with accelerators."""
     hosts = [host for source in sources for one in records(source, "items") if (host := _host(one)) is not None]
-    return Found(required(hosts, sources[0], "node with nvidia.com/gpu or amd.com/gpu"), f"nodes of {sources[0].label}")
+    return Found(required(hosts, sources[0], f"node with {' or '.join(GPUS)}"), f"nodes of {sources[0].label}")
 
 
 def _host(node: dict[str, Any]) -> FoundHost | None:

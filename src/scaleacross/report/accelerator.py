@@ -32,6 +32,7 @@ def accelerator_report(accelerator: Accelerator) -> RenderableType:
             ("fitted kernels", _fitted(accelerator)),
             ("kernel launch", human_seconds(accelerator.kernel_launch_s)),
             ("collective launch", human_seconds(accelerator.collective_start_s)),
+            ("collectives by", accelerator.collective_library.upper()),
             ("figures", provenance_counts(accelerator)),
         ]
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
@@ -11,11 +12,19 @@ from scaleacross.spec.kernel_model import AttentionModel, GemmModel
 from scaleacross.spec.network_choice import HOST_TOUCHES, BlockCodecName
 
 Precision = Literal["fp16", "bf16", "fp8", "nvfp4"]
+CollectiveLibrary = Literal["nccl", "rccl", "hccl"]
 GemmKind = Literal[Precision, "fp8_block"]
 """A precision, or ``fp8_block``: fp8 with one scale per 128 × 128 block instead of one per tensor.
 
 The latter is another kernel with the same peak.
 """
+
+DEVICE_RESOURCES: Final[Mapping[CollectiveLibrary, str]] = {
+    "nccl": "nvidia.com/gpu",
+    "rccl": "amd.com/gpu",
+    "hccl": "habana.ai/gaudi",
+}
+"""Library of an accelerator -> its resource in Kubernetes, which its vendor's device plugin offers."""
 
 
 class HostShare(Spec):
@@ -90,6 +99,11 @@ class Accelerator(SourcedSpec):
 
     collective_multiprocessors: NonNegativeInt = Field(
         default=0, description="multiprocessors that a collective holds while it overlaps with computation"
+    )
+    collective_library: CollectiveLibrary = Field(
+        default="nccl",
+        description="what collectives run on (NVIDIA, AMD, Intel Gaudi); rccl reads NCCL's variables, hccl none of them: "
+        "plans leave its settings alone, and launch files hold none",
     )
     host: HostShare | None = Field(
         default=None,
