@@ -11,7 +11,7 @@ from scaleacross.units import human_seconds
 
 
 def network_report(technology: NetworkTechnology) -> RenderableType:
-    """Return line rate, the fraction of it that collectives reach, measured curves used in its place, and the settings."""
+    """Return line rate, the fraction of it that collectives reach, curves used in its place, and the settings."""
     facts = grid(
         [
             ("network", technology.name),
@@ -30,5 +30,7 @@ def network_report(technology: NetworkTechnology) -> RenderableType:
 def _curves(technology: NetworkTechnology) -> str:
     """Describe what determines the times of collectives inside a scale-up domain of this technology."""
     groups = {op: [str(curve.num_ranks) for curve in technology.curves if curve.op == op] for op in CURVE_OPS}
-    measured = ", ".join(f"{op} among {'/'.join(sizes)}" for op, sizes in groups.items() if sizes)
-    return f"measured curves: {measured}" if measured else "no measured curves: latency + bytes / (share of line rate)"
+    stated = ", ".join(f"{op} among {'/'.join(sizes)}" for op, sizes in groups.items() if sizes)
+    origin = technology.provenance.get("curves.time_us")
+    how = "computed" if origin is not None and origin.status == "assumed" else "measured"
+    return f"{how} curves: {stated}" if stated else "no measured curves: latency + bytes / (share of line rate)"

@@ -89,8 +89,8 @@ class NetworkTechnology(SourcedSpec):
     )
     curves: tuple[CollectiveCurve, ...] = Field(
         default=(),
-        description="measured collectives inside one scale-up domain; operations without a curve are estimated from bandwidth, "
-        "efficiency and latency alone",
+        description="collectives inside one scale-up domain, measured, or computed from its links where provenance says assumed; "
+        "operations without a curve are estimated from bandwidth, efficiency and latency alone",
     )
 
     @model_validator(mode="after")
