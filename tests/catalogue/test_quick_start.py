@@ -73,6 +73,13 @@ def test_fewer_accelerators_than_a_host_s_are_one_host(gpus: str, hosts: int, pe
         ("gh200", "gh200", "nvlink4", 4),
         ("l40s", "l40s", "pcie-gen4", 8),
         ("h100-sxm", "h100-sxm", "nvlink4", 8),
+        ("h100-pcie", "h100-pcie", "pcie-gen5", 8),
+        ("h100-nvl", "h100-nvl", "pcie-gen5", 8),
+        ("v100", "v100-32gb", "nvlink2-mesh", 8),
+        ("v100-sxm3", "v100-32gb", "nvlink2", 16),
+        ("mi250x", "mi250x-gcd", "infinity-fabric-2", 8),
+        ("gaudi2", "gaudi2", "gaudi2-ethernet", 8),
+        ("gaudi3", "gaudi3", "gaudi3-ethernet", 8),
     ],
 )
 def test_a_type_has_a_standard_building(kind: str, entry: str, scale_up: str, per_host: int) -> None:

@@ -60,6 +60,7 @@ def test_a_rack_of_nvl72_is_what_nvlink_joins(tmp_path: Path, kind: str, record:
 @pytest.mark.parametrize(
     ("instance", "accelerator", "per_host"),
     [
+        ("p3dn.24xlarge", "v100-32gb", 8),
         ("p4d.24xlarge", "a100-40gb", 8),
         ("p4de.24xlarge", "a100-80gb", 8),
         ("p6e-gb200.36xlarge", "gb200-nvl72", 4),
@@ -81,6 +82,10 @@ def test_an_instance_type_names_its_accelerator(tmp_path: Path, instance: str, a
     ("product", "accelerator"),
     [
         ("NVIDIA-A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA-H100-PCIe", "h100-pcie"),
+        ("NVIDIA-H100-NVL", "h100-nvl"),
+        ("Tesla-V100-SXM2-32GB", "v100-32gb"),
+        ("AMD_Instinct_MI250X", "mi250x-gcd"),
         ("NVIDIA-A100-SXM4-80GB", "a100-80gb"),
         ("NVIDIA-GH200-480GB", "gh200"),
         ("NVIDIA-H20", "h20"),

@@ -238,7 +238,7 @@ def standard_building(accelerator: str, option: str) -> dict[str, Any]:
     alias = accelerator.strip().lower()
     kind = kinds.get(alias) or next((one for one in kinds.values() if one["entry"] == alias), None)
     if kind is None:
-        advice = without_bf16([accelerator]) or nearest(alias, kinds, "type", "types")
+        advice = unsupported([accelerator]) or nearest(alias, kinds, "type", "types")
         raise InputError(f"{option}: no standard building of '{accelerator[:40]}'; {advice}")
     base = standard()["building"]
     technologies = {"scale_up": kind["scale_up"]}
@@ -250,19 +250,25 @@ def standard_building(accelerator: str, option: str) -> dict[str, Any]:
     return {"accelerator": kind["entry"], **base, **own, "links": links}
 
 
-def without_bf16(names: Iterable[str]) -> str:
-    """Advice for accelerators that lack bf16 and so have no standard building.
+def unsupported(names: Iterable[str]) -> str:
+    """Why the first of ``names`` that is known to have no standard building has none, and the way out.
 
-    It is empty unless one of ``names`` is known to lack bf16.
+    It is empty if no name is one of a family that is not modelled, or of a type without bf16.
     """
     words = [(name, set(re.findall(r"[a-z0-9]+", name.lower()))) for name in names]
-    lacking = next((name for name, own in words if own.intersection(standard()["without_bf16"])), None)
-    if lacking is None:
-        return ""
-    return (
-        f"{lacking[:40]} has no bf16, in which a job trains unless it says otherwise: state fp16 in an accelerator's file of "
-        "your own (peak_tflop_per_s: {fp16: ...}), name it in a topology's file, and set precision: fp16 in the job"
-    )
+    for name, own in words:
+        for family in standard()["not_modelled"]:
+            if own.intersection(family["types"]):
+                return (
+                    f"{family['what']} are not modelled: these form a torus, where neighbours share links that no level of "
+                    "a topology states, and their compilers choose the collectives (docs/model.md, Accelerators)"
+                )
+        if own.intersection(standard()["without_bf16"]):
+            return (
+                f"{name[:40]} has no bf16, in which a job trains unless it says otherwise: state fp16 in an accelerator's file "
+                "of your own (peak_tflop_per_s: {fp16: ...}), name it in a topology's file, and set precision: fp16 in the job"
+            )
+    return ""
 
 
 JOB_FILE: Final = "job.yaml"

@@ -17,7 +17,7 @@ from scaleacross.catalogue.quick_start import (
     standard,
     standard_building,
     standard_link,
-    without_bf16,
+    unsupported,
 )
 from scaleacross.errors import InputError
 from scaleacross.importers.found import Found, FoundHost
@@ -25,7 +25,7 @@ from scaleacross.spec.base import HOST_PATTERN
 
 NAMED: Final = 20
 """Largest number of hosts that a note names."""
-OTHER_PARTS: Final = frozenset(("pcie", "nvl", "mig", "shared", "40gb"))
+OTHER_PARTS: Final = frozenset(("pcie", "nvl", "mig", "shared", "16gb", "40gb"))
 """Words in names of accelerators that are not standard types: cards, parts of an accelerator, less memory."""
 
 
@@ -227,7 +227,7 @@ def _type_of(building: str, hosts: list[FoundHost]) -> str:
     found = {_kind_of(host.accelerator) or host.accelerator for host in hosts if host.accelerator}
     if len(found) != 1 or not found <= set(kinds):
         said = f"types {', '.join(sorted(found))}" if found else "no type"
-        if lacking := without_bf16(sorted(found)):
+        if lacking := unsupported(sorted(found)):
             raise InputError(f"building '{building}': the source states {said} of accelerator: {lacking}")
         raise InputError(
             f"building '{building}': the source states {said} of accelerator: add --accelerator ({', '.join(kinds)})"

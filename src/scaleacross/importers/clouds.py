@@ -19,6 +19,8 @@ from scaleacross.catalogue.yaml_source import Source
 from scaleacross.importers.found import Found, FoundHost, records, required, text_at
 
 AWS_TYPES: Final = {
+    "p3.16xlarge": ("v100 16GB", 8),
+    "p3dn.24xlarge": ("v100", 8),
     "p4d.24xlarge": ("a100 40GB", 8),
     "p4de.24xlarge": ("a100", 8),
     "p5.48xlarge": ("h100", 8),
@@ -28,9 +30,16 @@ AWS_TYPES: Final = {
     "p6-b300.48xlarge": ("b300", 8),
     "p6e-gb200.36xlarge": ("gb200", 4),
     "p6e-gb300.36xlarge": ("gb300", 4),
+    "trn1.32xlarge": ("trainium", 16),
+    "trn1n.32xlarge": ("trainium", 16),
+    "trn2.48xlarge": ("trainium2", 16),
 }
 """Instance type -> accelerator and number per host (vendor's product pages). Hosts of other types (``p5.4xlarge`` with
 one GPU, or types without) take no jobs."""
+
+
+GCP_TYPES: Final = {"nvidia-tesla-v100": "v100 16GB", "nvidia-tesla-a100": "a100 40GB"}
+"""Accelerator types of GCP whose names do not say that they have less memory than others of their generation."""
 
 
 def read_aws(sources: Sequence[Source]) -> Found:
@@ -112,6 +121,7 @@ def _gcp(one: dict[str, Any]) -> FoundHost:
     gpus = one.get("guestAccelerators") or [{}]
     first = gpus[0] if isinstance(gpus, list) and isinstance(gpus[0], dict) else {}
     count = text_at(first, "acceleratorCount")
+    kind = text_at(first, "acceleratorType").rpartition("/")[2]
     return FoundHost(
         text_at(one, "name"),
         "-".join(part for part in (zone, at[0]) if part),
@@ -119,6 +129,6 @@ def _gcp(one: dict[str, Any]) -> FoundHost:
         at[2],
         re.sub(r"-[a-z]$", "", zone),
         int(count) if count.isdecimal() and len(count) < 5 else None,
-        text_at(first, "acceleratorType").rpartition("/")[2],
+        GCP_TYPES.get(kind, kind),
         state if (state := text_at(one, "status")) != "RUNNING" else "",
     )
