@@ -91,7 +91,13 @@ def test_a_machine_is_known_by_label_entry_and_driver_s_name() -> None:
     assert [label_of(name) for name in ("H100", "H100-96GB (HBM2e 2.4TB/s, 500W)", "A100-SXM4-40GB", "h100 sxm5 80gb")] == [
         "H100-80GB", "H100-96GB", "A100-40GB", "H100-80GB",
     ]  # fmt: skip
-    for other in ("H100 PCIe", "H100-NVL", "A100-64GB", ""):  # slower or other boards than the known ones
+    boards = {
+        "H100 PCIe": "h100-pcie", "NVIDIA-H100-NVL": "h100-nvl", "Tesla V100-SXM3-32GB": "v100-32gb",
+        "AMD Instinct MI250X": "mi250x-gcd", "Intel Gaudi2": "gaudi2", "HABANA GAUDI3": "gaudi3",
+    }  # fmt: skip
+    assert {name: machine_named(name, "").accelerator for name in boards} == boards
+    assert machine_named("MI250X", "").port == machine_named("H100", "Slingshot").port == "slingshot-100g"
+    for other in ("H200 NVL", "A100-64GB", "V100-SXM2-16GB", ""):  # other boards than the known ones
         assert label_of(other) is None
     with pytest.raises(InputError, match="no machine is known for gpu 'TPU v5p'; known: A100-80GB"):
         machine_named("TPU v5p", "ICI")
@@ -153,7 +159,7 @@ def test_every_machine_builds_a_topology(name: str) -> None:
     topology = topology_of(MACHINES[name], 256)
     assert topology.num_accelerators == 256
     domain = topology.buildings[0].accelerators_per("scale_up")
-    assert domain == (64 if name.startswith("GB") else 4 if name == "GH200" else 8)
+    assert domain == (64 if name.startswith("GB") else {"GH200": 4, "V100-32GB": 16}.get(name, 8))
 
 
 @pytest.mark.parametrize(

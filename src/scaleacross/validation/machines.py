@@ -47,6 +47,8 @@ MACHINES: Final[dict[str, Machine]] = {
     "A800": Machine("a100-80gb", "nvlink-export", "infiniband-hdr200"),
     "H100-80GB": Machine("h100-sxm", "nvlink4", "infiniband-ndr400"),  # DGX H100: 8 NDR ports
     "H100-96GB": Machine("h100-96gb", "nvlink4", "roce-400g"),
+    "H100 PCIE": Machine("h100-pcie", "pcie-gen5", "roce-200g"),
+    "H100 NVL": Machine("h100-nvl", "pcie-gen5", "roce-200g"),
     "H800": Machine("h100-sxm", "nvlink-export", "infiniband-ndr400"),  # arXiv 2412.19437, section 3.1
     "H200": Machine("h200", "nvlink4", "roce-400g"),
     "GH200": Machine("gh200", "nvlink4", "infiniband-hdr200", 4),  # Alps, JUPITER: 4 in a host, 200 Gb/s each
@@ -54,8 +56,12 @@ MACHINES: Final[dict[str, Machine]] = {
     "B300": Machine("b300", "nvlink5", "roce-800g"),
     "GB200": Machine("gb200-nvl72", "nvlink5", "infiniband-ndr400", 4, HOSTS_OF_72, rack_domain=True),
     "GB300": Machine("gb300-nvl72", "nvlink5", "roce-800g", 4, HOSTS_OF_72, rack_domain=True),
+    "MI250X": Machine("mi250x-gcd", "infinity-fabric-2", "slingshot-100g"),  # a GCD; Frontier, LUMI: 4 ports for 8
     "MI300X": Machine("mi300x", "infinity-fabric", "roce-400g"),
     "MI325X": Machine("mi325x", "infinity-fabric", "roce-400g"),
+    "V100-32GB": Machine("v100-32gb", "nvlink2", "infiniband-edr50", 16),  # DGX-2: 16 in a host, 8 EDR ports
+    "GAUDI2": Machine("gaudi2", "gaudi2-ethernet", "roce-300g"),
+    "GAUDI3": Machine("gaudi3", "gaudi3-ethernet", "roce-600g"),
 }
 
 # One-way latencies of a message, s: as configs/topologies/one_building.yaml states and sources them.
@@ -66,7 +72,7 @@ BUILDING_LATENCY_S: Final = 12e-6
 
 
 FORM_FACTORS: Final = frozenset((
-    "NVIDIA", "AMD", "INSTINCT", "DGX", "HGX", "SXM", "SXM4", "SXM5", "SXM6",
+    "NVIDIA", "TESLA", "AMD", "INSTINCT", "INTEL", "HABANA", "DGX", "HGX", "SXM", "SXM2", "SXM3", "SXM4", "SXM5", "SXM6",
     "OAM", "HBM2E", "HBM3", "HBM3E", "GPU", "NVL72",
 ))  # fmt: skip
 """Words of an accelerator's name that do not distinguish it from others of MACHINES.
@@ -88,7 +94,7 @@ def label_of(gpu: str) -> str | None:
     words = set(re.findall(r"\w+", gpu.partition("(")[0].upper())) - FORM_FACTORS
     sizes = {word for word in words if re.fullmatch(r"\d+GB", word)}
     names = words - sizes
-    same = [label for label in MACHINES if names == set(label.split("-")[:1])]
+    same = [label for label in MACHINES if names == set(label.split("-")[0].split())]
     sized = [label for label in same if "-" in label]
     # a stated size must match one of the labels that differ by size
     if sizes and sized:
@@ -105,11 +111,16 @@ def _known(gpu: str) -> Machine:
 
 PORTS: Final = {
     ("infiniband", 100): "infiniband-hdr100", ("infiniband", 200): "infiniband-hdr200",
-    ("infiniband", 400): "infiniband-ndr400", ("roce", 200): "roce-200g", ("roce", 400): "roce-400g",
-    ("roce", 800): "roce-800g",
+    ("infiniband", 400): "infiniband-ndr400", ("roce", 200): "roce-200g", ("roce", 300): "roce-300g",
+    ("roce", 400): "roce-400g", ("roce", 600): "roce-600g", ("roce", 800): "roce-800g",
+    ("slingshot", 100): "slingshot-100g", ("edr of v100", 50): "infiniband-edr50",
 }  # fmt: skip
-"""(family, Gb/s of an accelerator) -> catalogue entry of the port."""
-FAMILIES: Final = (("roce", r"\broce"), ("infiniband", r"\binfiniband|\bomni-?path|\b[ehnx]dr\d*\b"))
+"""(family, Gb/s of an accelerator) -> catalogue entry of the port. A family that FAMILIES lacks belongs to one machine."""
+FAMILIES: Final = (
+    ("roce", r"\broce"),
+    ("slingshot", r"\bslingshot"),
+    ("infiniband", r"\binfiniband|\bomni-?path|\b[ehnx]dr\d*\b"),
+)
 """Families of ports and the words that mean them; Omni-Path has credit-based flow control as InfiniBand does."""
 GENERATIONS: Final = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
 """Generation of InfiniBand -> Gb/s of a port of four lanes."""
