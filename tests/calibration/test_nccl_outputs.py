@@ -58,7 +58,8 @@ def test_a_fit_over_nodes_prints_no_table_without_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "link"), [("NVIDIA H100 80GB HBM3", "nvlink4"), ("NVIDIA A100-SXM4-80GB", "nvlink3")]
+    ("device", "link"),
+    [("NVIDIA H100 80GB HBM3", "nvlink4"), ("NVIDIA A100-SXM4-80GB", "nvlink3")],
 )
 def test_one_node_is_held_against_the_scale_up_link_of_its_accelerator(tmp_path: Path, device: str, link: str) -> None:
     path = tmp_path / "all_reduce_perf.log"
@@ -75,7 +76,7 @@ def test_one_node_is_held_against_the_scale_up_link_of_its_accelerator(tmp_path:
 @pytest.mark.parametrize("command", ["validate", "calibrate"])
 def test_a_card_whose_link_is_not_known_asks_for_the_network(tmp_path: Path, command: str) -> None:
     path = tmp_path / "all_reduce_perf.log"
-    path.write_text(output(1).replace("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"))
+    path.write_text(output(1).replace("NVIDIA H100 80GB HBM3", "NVIDIA H200 NVL"))
     result = CliRunner().invoke(app, [command, "--collectives", str(path)])
     said = " ".join(result.stderr.split())
-    assert result.exit_code == 2 and "NVIDIA H100 PCIe" in said and "--network" in said
+    assert result.exit_code == 2 and "NVIDIA H200 NVL" in said and "--network" in said
