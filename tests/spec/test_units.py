@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaleacross.catalogue import load_network
 from scaleacross.units import SI_SUFFIXES, USER_UNITS, human_bytes, human_seconds, si_key, to_si, user_keys
 
 
@@ -78,3 +79,11 @@ def test_human_bytes(value: float, text: str) -> None:
 @pytest.mark.parametrize(("value", "text"), [(0, "0.00 s"), (5.861, "5.86 s"), (0.2121, "212 ms"), (2e-5, "20 µs")])
 def test_human_seconds(value: float, text: str) -> None:
     assert human_seconds(value) == text
+
+
+def test_a_copy_with_what_is_no_field_is_refused() -> None:
+    """Pydantic keeps such a key as an attribute that nobody reads: a rate under a user's unit changed nothing."""
+    network = load_network("roce-400g")
+    assert network.model_copy(update={"bandwidth_bytes_per_s": 1e9}).bandwidth_bytes_per_s == 1e9
+    with pytest.raises(ValueError, match="NetworkTechnology has no field bandwidth_gbit_per_s"):
+        network.model_copy(update={"bandwidth_gbit_per_s": 8.0})

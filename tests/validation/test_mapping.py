@@ -187,7 +187,7 @@ def test_a_text_states_ports(text: str, port: str) -> None:
 @pytest.mark.parametrize(("text", "rate"), [("7x NDR", 350), ("4x 100G RoCE per node", 50), ("4x 100G Omni-Path", 50)])
 def test_ports_of_no_catalogue_entry_have_the_stated_rate(text: str, rate: int) -> None:
     building = topology_of(machine_named("H100", text), 16).buildings[0]
-    assert building.links.rack.technology.bandwidth_gbit_per_s == rate
+    assert building.links.rack.technology.bandwidth_bytes_per_s == rate * 1e9 / 8
 
 
 def test_what_no_column_can_say_comes_from_the_catalogue_where_all_columns_agree() -> None:

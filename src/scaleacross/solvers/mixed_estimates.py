@@ -36,9 +36,12 @@ def like_the_slowest(pool: AcceleratorPool, job: Job) -> AcceleratorPool:
     """Return the pool with every building replaced by one of the slowest type with about as many accelerators."""
     slow = min(pool.buildings, key=lambda one: one.accelerator.peak_flop_per_s.get(job.precision, 0.0))
     alike = {building.name: _like(slow, building) for building in pool.buildings}
-    buildings = tuple(alike.get(building.name, building) for building in pool.topology.buildings)
+    regions = tuple(
+        region.model_copy(update={"buildings": tuple(alike.get(one.name, one) for one in region.buildings)})
+        for region in pool.topology.regions
+    )
     return replace(
-        pool, topology=pool.topology.model_copy(update={"buildings": buildings}), buildings=tuple(alike.values())
+        pool, topology=pool.topology.model_copy(update={"regions": regions}), buildings=tuple(alike.values())
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -62,6 +62,17 @@ class Spec(BaseModel):
     @classmethod
     def _convert_units(cls, data: Any) -> Any:
         return _truth_as_text(cls, to_si(data, cls.model_fields)) if isinstance(data, dict) else data
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other fields, which pydantic does not validate.
+
+        Raises:
+            ValueError: ``update`` names what is no field; pydantic would keep it as an attribute that nobody reads.
+        """
+        if update and not update.keys() <= type(self).model_fields.keys():
+            unknown = ", ".join(sorted(update.keys() - type(self).model_fields.keys()))
+            raise ValueError(f"{type(self).__name__} has no field {unknown}")
+        return super().model_copy(update=update, deep=deep)
 
 
 def _truth_as_text(model: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:

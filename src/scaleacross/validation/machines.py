@@ -110,12 +110,12 @@ def _known(gpu: str) -> Machine:
 
 
 PORTS: Final = {
-    ("infiniband", 100): "infiniband-hdr100", ("infiniband", 200): "infiniband-hdr200",
-    ("infiniband", 400): "infiniband-ndr400", ("roce", 200): "roce-200g", ("roce", 300): "roce-300g",
-    ("roce", 400): "roce-400g", ("roce", 600): "roce-600g", ("roce", 800): "roce-800g",
-    ("slingshot", 100): "slingshot-100g", ("edr of v100", 50): "infiniband-edr50",
+    ("infiniband", 50): "infiniband-edr50", ("infiniband", 100): "infiniband-hdr100",
+    ("infiniband", 200): "infiniband-hdr200", ("infiniband", 400): "infiniband-ndr400",
+    ("roce", 200): "roce-200g", ("roce", 300): "roce-300g", ("roce", 400): "roce-400g", ("roce", 600): "roce-600g",
+    ("roce", 800): "roce-800g", ("slingshot", 100): "slingshot-100g",
 }  # fmt: skip
-"""(family, Gb/s of an accelerator) -> catalogue entry of the port. A family that FAMILIES lacks belongs to one machine."""
+"""(family, Gb/s of an accelerator) -> catalogue entry of the port."""
 FAMILIES: Final = (
     ("roce", r"\broce"),
     ("slingshot", r"\bslingshot"),
@@ -184,7 +184,7 @@ def topology_of(machine: Machine, num_accelerators: int) -> Topology:
     """Topology of ``num_accelerators`` of a machine, on whole hosts, in one building."""
     port = catalogue.load_network(machine.port)
     if machine.port_gbit_per_s is not None:
-        port = port.model_copy(update={"bandwidth_gbit_per_s": float(machine.port_gbit_per_s)})
+        port = port.model_copy(update={"bandwidth_bytes_per_s": machine.port_gbit_per_s * 1e9 / 8})
     per_host = machine.accelerators_per_host
     hosts = math.ceil(num_accelerators / per_host)
     building = Building(
