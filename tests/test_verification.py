@@ -167,6 +167,13 @@ def test_v1_devices(plan: Plan, shares: list[tuple[str, int]], words: str) -> No
     assert all(line.startswith("- V1: ") for line in wrong)
 
 
+def test_v1_one_collective_library(plan: Plan) -> None:
+    mixed = changed(plan, "job.topology.regions.0.buildings.1.accelerator.collective_library", "rccl")
+    assert any(
+        "V1: b0, b1 run NCCL and RCCL, whose collectives cannot join each other" in line for line in complaints(mixed)
+    )
+
+
 def test_v1_no_placement(plan: Plan) -> None:
     bare = plan.model_copy(update={"decision": plan.decision.model_copy(update={"placement": None})})
     assert complaints(bare) == ["- V1: there is no placement"]

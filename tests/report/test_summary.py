@@ -104,6 +104,14 @@ def test_a_building_alone_says_what_the_other_one_brings(plan: Plan, render: Ren
     assert said["buildings"].startswith("east alone cannot run the job (needs 90 GiB): west makes it possible")
 
 
+def test_a_building_with_another_library_says_why_it_is_left_out(plan: Plan, render: Render) -> None:
+    data = plan.model_dump()
+    data["job"]["topology"]["regions"][0]["buildings"][0]["accelerator"]["collective_library"] = "rccl"
+    data["decision"]["placement"]["fill"] = data["decision"]["placement"]["fill"][1:]
+    said = facts(render(plan_summary(Plan.model_validate(data), FOUND)))
+    assert said["buildings"] == "east 0 of 64 (runs RCCL, which cannot join the others); west 24 of 24"
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 @pytest.mark.parametrize("written", [False, True])
 def test_there_are_never_more_lines_than_fifteen(plan: Plan, render: Render, width: int, written: bool) -> None:

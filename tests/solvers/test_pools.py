@@ -14,7 +14,7 @@ from instances import instance, plain_building, plain_topology, plain_trunk
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels, build_levels
 from scaleacross.cost_models.links import Links
-from scaleacross.solvers.pools import AcceleratorPool, Allocation, pools, shares
+from scaleacross.solvers.pools import AcceleratorPool, Allocation, most_accelerators, pools, shares
 from scaleacross.spec.topology import Topology
 
 
@@ -137,10 +137,10 @@ def test_more_than_four_buildings_are_not_permuted() -> None:
     assert 2 <= len(found) <= 7
 
 
-def two_types() -> Topology:
+def two_types(**changes: Any) -> Topology:
     data = plain_topology(2, 2, 2)
     other = data["regions"][0]["buildings"][1]
-    other["accelerator"] = other["accelerator"] | {"name": "other"}
+    other["accelerator"] = other["accelerator"] | {"name": "other"} | changes
     return Topology.model_validate(data)
 
 
@@ -153,6 +153,12 @@ def test_one_fleet_per_set_of_types() -> None:
         any(name == "b1" for name, _ in allocation) and len(allocation) > 1 for allocation in both.allocations(16, [1])
     )
     assert plain.allocations(16, [1]) == [(("b0", 8), ("b2", 8))]
+
+
+def test_no_pool_has_two_collective_libraries() -> None:
+    mixed = two_types(collective_library="rccl")
+    assert [[a.name for a in of.accelerators] for of in pools(mixed)] == [["plain"], ["other"]]
+    assert (mixed.num_accelerators, most_accelerators(mixed)) == (24, 16)
 
 
 @each("seed", range(1, 60, 12), range(1, 60, 4), size=10)

@@ -21,7 +21,7 @@ from scaleacross.solvers.bounds import compute_bound
 from scaleacross.solvers.every_placement import EveryPlacement, placer_on
 from scaleacross.solvers.mixed_pools import bounder_on
 from scaleacross.solvers.network_of_plan import with_library_network, with_network
-from scaleacross.solvers.pools import pools, shares
+from scaleacross.solvers.pools import most_accelerators, pools, shares
 from scaleacross.spec.job import Job
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision, Plan, SolveReport
@@ -130,7 +130,7 @@ def _place(problem: Problem, decision: Decision) -> Decision:
             best = (step_s, placement)
     if best is None:
         raise InfeasibleError(
-            f"{decision.degrees} does not fit into {problem.topology.num_accelerators:,} accelerators in whole hosts: "
+            f"{decision.degrees} does not fit into {most_accelerators(problem.topology):,} accelerators in whole hosts: "
             "lower a degree or add accelerators"
         )
     return decision.model_copy(update={"placement": best[1]})

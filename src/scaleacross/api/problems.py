@@ -84,20 +84,19 @@ def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
 
 
 def _by_library(job: Job, topology: Topology) -> Job:
-    """Return the job; where accelerators do not run NCCL, network settings stay the library's own.
+    """Return the job; where accelerators run HCCL, network settings stay the library's own.
 
     Raises:
-        InputError: buildings with different libraries, or a library that the target or a choice of the job needs to be NCCL.
+        InputError: HCCL and other libraries, or a target or choice of the job that is written for NCCL.
     """
-    libraries = {one.accelerator.collective_library: one for one in reversed(topology.buildings)}
+    libraries = {one.accelerator.collective_library: one.accelerator.name for one in reversed(topology.buildings)}
+    if "hccl" not in libraries:
+        return job
     if len(libraries) > 1:
-        each = " and ".join(f"{one.accelerator.name} {name.upper()}" for name, one in libraries.items())
+        each = " and ".join(f"{name} {library.upper()}" for library, name in libraries.items())
         raise InputError(
             f"job '{job.name}': {each} run collectives that cannot join each other: plan these buildings apart"
         )
-    library, building = next(iter(libraries.items()))
-    if library != "hccl":
-        return job
     chosen = {
         f"target {job.target}": job.target != "any",
         f"network.drivers {list(job.network.drivers)}": len(job.network.drivers) > 1,
@@ -105,7 +104,7 @@ def _by_library(job: Job, topology: Topology) -> Job:
     }
     if wrong := [said for said, holds in chosen.items() if holds]:
         raise InputError(
-            f"job '{job.name}' has {', '.join(wrong)}, which is written for NCCL and RCCL; {building.accelerator.name} runs "
-            f"{library.upper()}: leave it out, and start a program of your own with the launch files of torchrun"
+            f"job '{job.name}' has {', '.join(wrong)}, which is written for NCCL and RCCL; {libraries['hccl']} runs "
+            "HCCL: leave it out, and start a program of your own with the launch files of torchrun"
         )
     return job.model_copy(update={"network": job.network.model_copy(update={"settings": "library"})})

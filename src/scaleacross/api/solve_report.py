@@ -7,6 +7,7 @@ from typing import Any
 
 from scaleacross.api.assemble import cost_of, versions
 from scaleacross.api.objectives import Limits, gap_of, objective_value, value_of
+from scaleacross.cost_models.levels import collective_libraries
 from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
 from scaleacross.solvers.network_of_plan import Networked
 from scaleacross.solvers.objectives import Goal
@@ -103,6 +104,10 @@ def _found(state: Search, gap: float, step_s: float, timed: bool) -> dict[str, A
     problem = state.problem
     narrow = left_out(problem.job, problem.profile, problem.topology)
     told = [*_chunks(state, step_s, timed), *state.left_out, *([narrow] if narrow else [])]
+    if len(several := collective_libraries(problem.topology.buildings)) > 1:
+        told.append(
+            f"a plan uses accelerators with one collective library: {' and '.join(several)} cannot join each other"
+        )
     if state.work_limit is not None and state.out_of_time:
         told.append(f"the work limit of {state.work_limit:,} computed step times ended the search")
     elif state.past_limit and not state.stopped():

@@ -182,6 +182,11 @@ def accelerator_types(used: Sequence[Building]) -> tuple[Accelerator, ...]:
     return tuple({building.accelerator.name: building.accelerator for building in used}.values())
 
 
+def collective_libraries(used: Sequence[Building]) -> tuple[str, ...]:
+    """The distinct collective libraries of some buildings' accelerators, in capitals."""
+    return tuple(dict.fromkeys(building.accelerator.collective_library.upper() for building in used))
+
+
 def _neighbours(names: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs of buildings between which a ring steps: consecutive ones, and from three on also last and first."""
     pairs = list(pairwise(names))

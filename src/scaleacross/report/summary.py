@@ -187,8 +187,15 @@ def buildings(plan: Plan) -> str:
     used = {share.building: share.num_accelerators for share in plan.placement.fill}
     bought = bought_by_others(plan)
     if len(topology.buildings) <= NAMED_BUILDINGS:
+        libraries = {one.accelerator.collective_library for one in topology.buildings if one.name in used}
         parts = [
-            f"{one.name} {count(used.get(one.name, 0))} of {count(one.num_accelerators)}" for one in topology.buildings
+            f"{one.name} {count(used.get(one.name, 0))} of {count(one.num_accelerators)}"
+            + (
+                ""
+                if one.accelerator.collective_library in libraries
+                else f" (runs {one.accelerator.collective_library.upper()}, which cannot join the others)"
+            )
+            for one in topology.buildings
         ]
     else:
         whole = f"{count(sum(used.values()))} of {count(topology.num_accelerators)} accelerators"

@@ -42,6 +42,7 @@ from scaleacross.cost_models.traffic import ACTIVATION_BYTES
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.crossing import Crossing
+from scaleacross.solvers.pools import AcceleratorPool, pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
 from scaleacross.solvers.search_state import Search
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES
@@ -59,13 +60,19 @@ _WHY: Final = {
 def compute_bound(problem: Problem) -> Bound:
     """Return the time of the model FLOP alone on the fastest accelerators that the job may use."""
     flop = _step_flop(problem)
-    left, rate = problem.job.most_accelerators or problem.topology.num_accelerators, 0.0
-    used = min(left, problem.topology.num_accelerators)
-    for building in sorted(problem.topology.buildings, key=lambda one: -_flop_per_s_of_one(problem, one)):
-        rate += min(left, building.num_accelerators) * _flop_per_s_of_one(problem, building)
-        left = max(0, left - building.num_accelerators)
+    rate, used = max(_flop_per_s(problem, pool) for pool in pools(problem.topology))
     why = f"{flop:.3g} model FLOP at {rate:.3g} FLOP/s, the best that any kernel reaches on {used:,} accelerators"
     return Bound(name="compute", step_s=flop / rate, why=why)
+
+
+def _flop_per_s(problem: Problem, pool: AcceleratorPool) -> tuple[float, int]:
+    """Return the most FLOP/s that the accelerators of a pool reach, of as many as the job may use, and their number."""
+    left, rate = problem.job.most_accelerators or pool.num_accelerators, 0.0
+    used = min(left, pool.num_accelerators)
+    for building in sorted(pool.buildings, key=lambda one: -_flop_per_s_of_one(problem, one)):
+        rate += min(left, building.num_accelerators) * _flop_per_s_of_one(problem, building)
+        left = max(0, left - building.num_accelerators)
+    return rate, used
 
 
 def cut_bound(problem: Problem) -> Bound | None:

@@ -19,10 +19,11 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.levels import collective_libraries
 from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.failure_domains import any_keeps_apart, lost_at_least
 from scaleacross.solvers.mixed_pools import bounder_on
-from scaleacross.solvers.pools import pools
+from scaleacross.solvers.pools import most_accelerators, pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import DegreeRequest, FailureDomains, Job
 from scaleacross.units import human_bytes
@@ -140,12 +141,12 @@ def _requirements(problem: Problem) -> dict[str, str]:
         out["failure_domains"] = (
             f"failure_domains (at most {wanted.max_replicas_lost} replicas lost with one {wanted.level})"
         )
-    most = max(pool.num_accelerators for pool in pools(problem.topology))
     hosts = sorted({building.accelerators_per_host for building in problem.topology.buildings})
     memory = max(b.accelerator.room_bytes(job.memory_headroom_fraction) for b in problem.topology.buildings)
     out["hosts"] = f"whole hosts of {', '.join(map(str, hosts))} accelerators"
     out["batch"] = f"a batch of {job.global_batch_sequences} sequences"
-    out["accelerators"] = f"{most:,} accelerators"
+    one_of = " with one collective library" if len(collective_libraries(problem.topology.buildings)) > 1 else ""
+    out["accelerators"] = f"{most_accelerators(problem.topology):,} accelerators{one_of}"
     free = f", {job.memory_headroom_fraction:.0%} kept free" if job.memory_headroom_fraction else ""
     out["memory"] = f"{human_bytes(memory)} of memory per accelerator{free}"
     return out

@@ -1,7 +1,8 @@
 """Accelerator pools, the buildings that a job may use, and allocations, the ways to spread accelerators over them.
 
-An *accelerator pool* is a set of accelerator types that all take part (the slowest sets the pace); every subset of types is
-searched by itself. An allocation (``Allocation``) is a sequence of building shares. Those of n accelerators are made by
+An *accelerator pool* is a set of accelerator types that all take part (the slowest sets the pace); every subset of types
+with one collective library is searched by itself, because libraries cannot join each other. An allocation (``Allocation``) is a
+sequence of building shares. Those of n accelerators are made by
 
 S1 sequence   all permutations of the pool's buildings up to MAX_PERMUTED of them; beyond, the order of the file, by
               size, and the nearest-neighbour chain from every building (by latency, then width, then size)
@@ -31,6 +32,7 @@ from scaleacross.cost_models.levels import (
     Levels,
     accelerator_types,
     build_levels,
+    collective_libraries,
     host_unit,
 )
 from scaleacross.cost_models.links import Links
@@ -316,13 +318,16 @@ class AcceleratorPool:
 
 
 def pools(topology: Topology) -> list[AcceleratorPool]:
-    """One pool per non-empty set of accelerator types, largest sets first."""
+    """One pool per non-empty set of accelerator types with one collective library, largest sets first."""
     types = [accelerator.name for accelerator in accelerator_types(topology.buildings)]
     subsets = chain.from_iterable(combinations(types, count) for count in range(len(types), 0, -1))
-    return [
-        AcceleratorPool(topology, tuple(b for b in topology.buildings if b.accelerator.name in subset))
-        for subset in subsets
-    ]
+    used = [tuple(b for b in topology.buildings if b.accelerator.name in subset) for subset in subsets]
+    return [AcceleratorPool(topology, buildings) for buildings in used if len(collective_libraries(buildings)) == 1]
+
+
+def most_accelerators(topology: Topology) -> int:
+    """Return the accelerators of the largest pool."""
+    return max(pool.num_accelerators for pool in pools(topology))
 
 
 def shares(allocation: Allocation) -> tuple[BuildingShare, ...]:

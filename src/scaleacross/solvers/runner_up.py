@@ -122,9 +122,9 @@ def _lacking(job: Job, field: str, value: Any) -> Job | None:
 
 def _values(problem: Problem, axis: str) -> Sequence[int]:
     """Values of an axis in the search space on all accelerators."""
-    whole = pools(problem.topology)[0]
+    whole = max(pools(problem.topology), key=lambda pool: pool.num_accelerators)
     free = problem.job.model_copy(update={"degrees": DegreeRequest()})
-    space = SearchSpace(free, problem.profile, problem.topology.num_accelerators, whole.unit)
+    space = SearchSpace(free, problem.profile, whole.num_accelerators, whole.unit)
     if axis in ("tp", "cp", "pp"):
         listed: list[int] = getattr(space, f"{axis}_values")(Refusals())
         return listed

@@ -102,8 +102,8 @@ class Accelerator(SourcedSpec):
     )
     collective_library: CollectiveLibrary = Field(
         default="nccl",
-        description="what collectives run on (NVIDIA, AMD, Intel Gaudi); rccl reads NCCL's variables, hccl none of them: "
-        "plans leave its settings alone, and launch files hold none",
+        description="what collectives run on (NVIDIA, AMD, Intel Gaudi), one for all accelerators of a plan; "
+        "rccl reads NCCL's variables, hccl none of them: plans leave its settings alone, and launch files hold none",
     )
     host: HostShare | None = Field(
         default=None,

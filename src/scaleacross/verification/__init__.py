@@ -2,8 +2,8 @@
 
 Counted, by code that shares no formula with the solver and uses no part of ``plan_cost``:
 
-V1 devices    every building exists and holds its share; of several buildings each gives whole hosts; shares add up to the
-              degrees' product
+V1 devices    every building exists and holds its share; of several buildings each gives whole hosts; all
+              accelerators have one collective library; shares add up to the degrees' product
 V2 rules      heads, sequence, layers, experts and batch divide; the schedule accepts its micro-batches; shard level and
               degrees agree; stated layers add up and fill every stage; batch shares match the replicas and add up
 V3 memory     bytes of every pipeline rank equal the count by layer and action, and fit its accelerator
@@ -23,7 +23,6 @@ V11 goodput   the useful share of the time recomputes, and failures of hosts hit
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final, Literal
@@ -39,7 +38,7 @@ from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.offloading import OFFLOADS
-from scaleacross.spec.parallelism import WITHOUT_PIPELINE, Degrees
+from scaleacross.spec.parallelism import WITHOUT_PIPELINE
 from scaleacross.spec.placement import Placement, devices
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.recomputation import BY_STAGE, OF_STAGES, rerun_period
@@ -51,6 +50,7 @@ from scaleacross.verification.figures import TOLERANCE, v5_figures, v5_interval,
 from scaleacross.verification.groups import busiest_ways, counted_groups
 from scaleacross.verification.memory import counted_memory, does_not_fit, takes_headroom, v3_memory
 from scaleacross.verification.network import v9_network, v9_report, v9_trunks
+from scaleacross.verification.placed import v1_devices
 from scaleacross.verification.shares import counted_layout, refused, v2_batch_shares, v2_layers
 from scaleacross.verification.spending import v7_spending
 from scaleacross.verification.target_fits import target_fits
@@ -148,37 +148,13 @@ def illegal(problem: Problem, decision: Decision) -> Iterator[str]:
     if decision.placement is None:
         yield "V1: there is no placement"
         return
-    placed = list(_v1_devices(problem.topology, decision.degrees, decision.placement))
+    placed = list(v1_devices(problem.topology, decision.degrees, decision.placement))
     yield from placed
     yield from refused_rules(problem, decision)
     if not placed:
         if decision.batch_shares is not None:
             yield from v2_batch_shares(problem, decision)
         yield from v8_failures(problem, decision)
-
-
-def _v1_devices(topology: Topology, degrees: Degrees, placement: Placement) -> Iterator[str]:
-    sizes = {building.name: building for building in topology.buildings}
-    for name, times in Counter(share.building for share in placement.fill).items():
-        if times > 1:
-            yield f"V1: building '{name}' stands {times} times in placement.fill"
-    for share in placement.fill:
-        building = sizes.get(share.building)
-        if building is None:
-            yield f"V1: there is no building '{share.building}'"
-            continue
-        if share.num_accelerators > building.num_accelerators:
-            has = f"{building.num_accelerators} of {share.num_accelerators} accelerators"
-            yield f"V1: building '{share.building}' has {has}"
-        if share.num_accelerators % building.accelerators_per_host and len(placement.fill) > 1:
-            host = building.accelerators_per_host
-            yield f"V1: {share.num_accelerators} accelerators of '{share.building}' cut a host of {host}"
-    if placement.num_accelerators != degrees.world_size:
-        yield f"V1: the placement holds {placement.num_accelerators} accelerators, the degrees need {degrees}"
-    lanes = [axis for axis in ("tp", "cp") if degrees.model_dump()[axis] > 1] if degrees.expert_lanes > 1 else []
-    order = [axis for axis in placement.axis_order if degrees.of(axis) > 1]
-    if lanes and sorted(order[: order.index("dp_shard")][-len(lanes) :]) != sorted(lanes):
-        yield f"V1: experts on the lanes of tp and cp ask for dp_shard right behind them; the order is {' '.join(order)}"
 
 
 def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
