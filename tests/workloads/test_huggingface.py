@@ -170,7 +170,6 @@ def test_missing_key_is_named(name: str, key: str) -> None:
         ("OLMo-7B", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not read"),
         ("opt-6.7b", {"do_layer_norm_before": False}, "do_layer_norm_before false is not read"),
         ("opt-6.7b", {"word_embed_proj_dim": 512}, "word_embed_proj_dim 512 is not read"),
-        ("dots.llm1", {"sliding_window": 4096, "max_window_layers": 30}, "sliding_window from max_window_layers on"),
         ("SmolLM3-3B", {"no_rope_layers": [1]}, "1 entries for 36 layers"),
         ("Llama-4-Scout-17B-16E", {"no_rope_layers": [1]}, "1 entries for 48 layers"),
     ],
@@ -391,6 +390,16 @@ def test_rope_is_read_in_both_spellings() -> None:
     new = {k: v for k, v in old.items() if k not in ("rope_theta", "rope_scaling")}
     new["rope_parameters"] = {**scaling, "rope_theta": 500_000.0}
     assert from_hf_config(new, "x") == from_hf_config(old, "x")
+
+
+def test_dots1_has_windows_where_its_config_says() -> None:
+    types = ["sliding_attention", "full_attention"] * 31
+    listed, from_30 = (
+        from_hf_config({**CONFIGS["dots.llm1"], "sliding_window": 4096, **more}, "dots")
+        for more in ({"layer_types": types}, {"max_window_layers": 30})
+    )
+    assert Counter(listed.layers) == {"sliding_dense_block": 1, "sliding_moe_block": 30, "full_moe_block": 31}
+    assert Counter(from_30.layers) == {"full_dense_block": 1, "full_moe_block": 29, "sliding_moe_block": 32}
 
 
 def test_rope_of_sliding_layers_is_their_own() -> None:

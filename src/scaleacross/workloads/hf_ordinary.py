@@ -31,7 +31,7 @@ class Traits:
         theta, fraction: rotary base and rotated share if the config states none.
         interleaved: neighbouring features are rotated together.
         windows: layers with a sliding window: none, all, every layer except each ``full_every``-th, or from
-            ``max_window_layers`` on if ``use_sliding_window`` is set.
+            ``max_window_layers`` on (``later``: if ``use_sliding_window`` is set; ``from_layer``: always).
         sliding_scaled: ``rope_scaling`` also stretches the layers with a window.
         activation: key of the activation function.
         gemma: embedding vectors are scaled by √hidden_size, and norm weights are stored minus one.
@@ -53,7 +53,7 @@ class Traits:
     theta: float = 10_000.0
     fraction: float = 1.0
     interleaved: bool = False
-    windows: Literal["none", "all", "alternating", "later"] = "none"
+    windows: Literal["none", "all", "alternating", "later", "from_layer"] = "none"
     full_every: int = 2
     sliding_scaled: bool = True
     activation: str = "hidden_act"
@@ -117,8 +117,9 @@ def _layer_types(keys: Keys, traits: Traits) -> list[str]:
         return [FULL] * count
     if traits.windows == "all":
         return [SLIDING] * count
-    if traits.windows == "later":
-        first = keys.whole("max_window_layers", 28) if keys.flag("use_sliding_window") else count
+    if traits.windows in ("later", "from_layer"):
+        sliding = traits.windows == "from_layer" or keys.flag("use_sliding_window")
+        first = keys.whole("max_window_layers", 28) if sliding else count
         return [SLIDING if layer >= first else FULL for layer in range(count)]
     every = keys.whole("sliding_window_pattern", traits.full_every)
     if every < 1:
@@ -369,13 +370,9 @@ def latent(keys: Keys, *, score: Literal["softmax", "sigmoid"], normalized: bool
 
 
 def dots1(keys: Keys) -> Fields:
-    """dots.llm1: grouped-query attention with norms of q and k, the experts of DeepSeek-V3."""
-    count = keys.whole("num_hidden_layers")
-    only_types(keys, keys.several("layer_types", count) or (), {FULL: 1})
-    if keys.get("sliding_window") is not None and keys.whole("max_window_layers", count) < count:
-        raise keys.fail("layers with a sliding_window from max_window_layers on are not read")
-    mixer = attention_of(keys, Traits(qk_norm="head"), FULL)
-    return shared_experts(keys, mixer, score="sigmoid", normalized=keys.flag("norm_topk_prob"))
+    """dots.llm1: grouped-query attention with norms of q and k, windows in later layers, the experts of DeepSeek-V3."""
+    mixers = mixers_of(keys, Traits(qk_norm="head", windows="from_layer"))
+    return shared_experts(keys, mixers, score="sigmoid", normalized=keys.flag("norm_topk_prob"))
 
 
 def glm4_moe(keys: Keys) -> Fields:
