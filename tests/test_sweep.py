@@ -30,6 +30,7 @@ from scaleacross.catalogue import load_study, points_of
 from scaleacross.cli import app
 from scaleacross.report.sweep import _outcome, sweep_report
 from scaleacross.spec.csv_table import csv_text
+from scaleacross.spec.job import Job
 from scaleacross.spec.study import Study
 
 SMALL: dict[str, Any] = {
@@ -74,6 +75,27 @@ def test_every_combination_with_zipped_groups() -> None:
     assert len(seen) == 12
     assert all(p.job is not None and p.job.sequence_length == p.fields["sequence_length"] for p in points)
     assert {str(p.job.degrees.pp) for p in points if p.job} == {"1", "from 2 to 4"}
+
+
+def in_tokens() -> dict[str, Any]:
+    """A job of 16 sequences of 6,144 tokens that states its batch in tokens."""
+    job = plain_job(2, **SMALL).model_dump(mode="json", exclude_none=True)
+    del job["global_batch_sequences"]
+    return job | {"sequence_length": 6144, "global_batch_tokens": 16 * 6144}
+
+
+def test_a_batch_in_tokens_stays_as_many_tokens_at_every_sequence_length(tmp_path: Path) -> None:
+    lengths = {"sequence_length": [3072, 6144]}
+    swept = points_of(Study.model_validate(study(base=[in_tokens()], grid=lengths)))
+    path = tmp_path / "settings.yaml"
+    decision = {"degrees": {"pp": 2, "dp_shard": 4}, "pipeline": {"schedule": "1F1B", "micro_batch_sequences": 1}}
+    path.write_text(
+        yaml.safe_dump({"job": in_tokens(), "decision": decision | {"recompute": "none", "shard": "optimizer"}})
+    )
+    stated = points_of(Study.model_validate(study(base=[str(path)], grid=lengths, command="evaluate")))
+    for points in (swept, stated):
+        assert [p.job.global_batch_sequences for p in points if isinstance(p.job, Job)] == [32, 16]
+    assert sa.evaluate(path, overrides=["sequence_length=3072"]).job.global_batch_sequences == 32
 
 
 @pytest.mark.parametrize(

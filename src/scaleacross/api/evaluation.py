@@ -47,8 +47,8 @@ def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Seq
         InputError: the file, the job or the decision is wrong, or breaks a rule; every broken rule is listed.
         InfeasibleError: no allocation of the topology holds the degrees.
     """
-    job, decision = _job_and_decision(source)
-    problem = problem_of(job, overrides)
+    job, decision, left = _job_and_decision(source, overrides)
+    problem = problem_of(job, left)
     return stated(evaluated(problem, decision, adapts=bool(overrides)), problem)
 
 
@@ -102,13 +102,19 @@ def runs(problem: Problem, decision: Decision) -> bool:
     return not list(checks.does_not_fit(cost_of(problem, decision).memory))
 
 
-def _job_and_decision(source: Plan | str | Path | tuple[Job, Decision]) -> tuple[Job, Decision]:
+def _job_and_decision(
+    source: Plan | str | Path | tuple[Job, Decision], overrides: Sequence[str]
+) -> tuple[Job, Decision, Sequence[str]]:
+    """Return the job, the decision, and the overrides that are left to apply to the job.
+
+    Those of a file are applied to what it states: a batch in tokens stays one in tokens, whatever the sequence length.
+    """
     if isinstance(source, tuple):
         if len(source) != 2:
             raise InputError(f"a pair of a job and a decision is expected, not a tuple of {len(source)}")
-        return source[0], instance("decision", source[1], Decision, "a Decision (plan.decision)")
-    loaded = source if isinstance(source, Plan) else catalogue.load_plan_or_decision(source)
-    return (loaded.job, loaded.decision) if isinstance(loaded, Plan) else loaded
+        return source[0], instance("decision", source[1], Decision, "a Decision (plan.decision)"), overrides
+    loaded = source if isinstance(source, Plan) else catalogue.load_plan_or_decision(source, overrides)
+    return (loaded.job, loaded.decision, overrides) if isinstance(loaded, Plan) else (*loaded, ())
 
 
 def _place(problem: Problem, decision: Decision) -> Decision:

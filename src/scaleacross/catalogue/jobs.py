@@ -141,22 +141,31 @@ def _named(path: str | Path) -> str:
     return str(path)
 
 
-def load_plan_or_decision(path: str | Path) -> Plan | tuple[Job, Decision]:
-    """Return the plan, or the job and decision, in a file. Raises InputError if it holds neither."""
+def load_plan_or_decision(path: str | Path, overrides: Overrides = ()) -> Plan | tuple[Job, Decision]:
+    """Return the plan, or the job and decision, in a file. ``overrides`` change the job of a decision, not of a plan.
+
+    Raises InputError if the file holds neither.
+    """
     source = read_file(find("plans", _named(path)))
     require_kind(source, "training plan", "decision", "training job")
     keys = set(source.data) if isinstance(source.data, dict) else set()
     if {"job", "decision", "report"} <= keys and source.data.get("schema_version") != PLAN_VERSION:
-        return _decision_from(replace(source, data={key: source.data[key] for key in ("job", "decision")}))
+        source = replace(source, data={key: source.data[key] for key in ("job", "decision")})
+        return _decision_from(source, overrides)
     if "layers_per_stage" in keys or "schema_version" in keys:
         return _plan_from(source)
     if "decision" in keys:
-        return _decision_from(source)
+        return _decision_from(source, overrides)
     raise InputError(
         f"{source.label}: neither a plan (plan.json, as 'scaleacross plan -o DIR' writes it) "
         "nor a decision (a file with the keys job: and decision:)"
         + ("; this is a job: use 'scaleacross plan'" if "workload" in keys else "")
     )
+
+
+def job_source(path: str | Path) -> Source:
+    """Return the job in a file of a plan or of a decision, as it stands there. Raises InputError if there is none."""
+    return part(read_file(find("plans", _named(path))), "job", partial(read, "jobs"))
 
 
 def _plan_from(source: Source) -> Plan:
@@ -174,9 +183,9 @@ def _plan_from(source: Source) -> Plan:
     return plan
 
 
-def _decision_from(source: Source) -> tuple[Job, Decision]:
+def _decision_from(source: Source, overrides: Overrides = ()) -> tuple[Job, Decision]:
     decision = validate(DecisionFile, source).decision
-    return job_from(part(source, "job", partial(read, "jobs"))), decision
+    return job_from(part(source, "job", partial(read, "jobs")), overrides), decision
 
 
 def with_hosts(plan: Plan, ref: str | Path) -> Plan:

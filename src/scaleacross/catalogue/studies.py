@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaleacross.catalogue.find import find
-from scaleacross.catalogue.jobs import job_from, load_plan_or_decision
+from scaleacross.catalogue.jobs import job_from, job_source, load_plan_or_decision
 from scaleacross.catalogue.kinds import require_kind
 from scaleacross.catalogue.load import Reference, read
 from scaleacross.catalogue.overrides import Overrides
@@ -23,7 +24,14 @@ from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.recommendation import RecommendationJob
 from scaleacross.spec.study import Study
 
-Base = tuple[str, Job | RecommendationJob, Decision | None]
+
+class Base(NamedTuple):
+    """A base: its name, its job as a file states it, so that a point is what ``--set`` makes of it, and a decision."""
+
+    name: str
+    source: Source
+    decision: Decision | None
+    is_training: bool
 
 
 @dataclass(frozen=True)
@@ -69,18 +77,14 @@ def points_of(study: Study, folder: Path | None = None) -> list[Point]:
         InputError: a base cannot be read, bases differ in kind, or no point has a job (a path or value is misspelt).
     """
     bases = [_base(study, ref, folder) for ref in study.base]
-    points = [
-        _point(study, name, job, decision, fields, folder)
-        for name, job, decision in _distinct_names(bases)
-        for fields in _combinations(study)
-    ]
-    kinds = {type(job) for _, job, _ in bases}
+    points = [_point(study, base, fields) for base in _distinct_names(bases) for fields in _combinations(study)]
+    kinds = {base.is_training for base in bases}
     if len(kinds) > 1:
         raise InputError(
             f"study '{study.name}': bases of language models and of recommendation models: they have no speed in common; "
             "make a study of each"
         )
-    if study.work_limit is not None and RecommendationJob in kinds:
+    if study.work_limit is not None and False in kinds:
         raise InputError(
             f"study '{study.name}': work_limit counts step times of language models; give recommendation jobs time_limit_s"
         )
@@ -91,14 +95,15 @@ def points_of(study: Study, folder: Path | None = None) -> list[Point]:
 
 def _base(study: Study, ref: str | dict[str, Any], folder: Path | None) -> Base:
     if study.command == "plan":
-        job = _job(read("jobs", ref, folder))
-        return job.name, job, None
+        source = read("jobs", ref, folder)
+        job = _job(source)
+        return Base(job.name, source, None, isinstance(job, Job))
     if not isinstance(ref, str):
         raise InputError(f"study '{study.name}': a base of 'evaluate' is the name or path of settings, not a mapping")
     path = find("plans", ref, folder)
     loaded = load_plan_or_decision(path)
-    job, decision = (loaded.job, loaded.decision) if isinstance(loaded, Plan) else loaded
-    return path.stem, job, decision
+    decision = loaded.decision if isinstance(loaded, Plan) else loaded[1]
+    return Base(path.stem, job_source(path), decision, is_training=True)
 
 
 def _job(source: Source, overrides: Overrides = ()) -> Job | RecommendationJob:
@@ -109,9 +114,9 @@ def _job(source: Source, overrides: Overrides = ()) -> Job | RecommendationJob:
 
 def _distinct_names(bases: list[Base]) -> Iterator[Base]:
     """Yield the bases; those that share a name get a number appended."""
-    names = [name for name, *_ in bases]
-    for index, (name, job, decision) in enumerate(bases):
-        yield (name if names.count(name) == 1 else f"{name}#{index}"), job, decision
+    names = [base.name for base in bases]
+    for index, base in enumerate(bases):
+        yield base if names.count(base.name) == 1 else base._replace(name=f"{base.name}#{index}")
 
 
 def _combinations(study: Study) -> Iterator[dict[str, Any]]:
@@ -124,19 +129,12 @@ def _combinations(study: Study) -> Iterator[dict[str, Any]]:
         yield {path: value for part in parts for path, value in part.items()}
 
 
-def _point(
-    study: Study,
-    base: str,
-    job: Job | RecommendationJob,
-    decision: Decision | None,
-    fields: dict[str, Any],
-    folder: Path | None,
-) -> Point:
+def _point(study: Study, base: Base, fields: dict[str, Any]) -> Point:
     overrides = {
         path: json.dumps(fields[path], ensure_ascii=False) for path in sorted(fields, key=lambda path: path.count("."))
     }
-    source = Source(f"study '{study.name}'", job.model_dump(mode="json", exclude_none=True), folder=folder)
+    source = replace(base.source, label=f"study '{study.name}'", data=deepcopy(base.source.data))
     try:
-        return Point(base, fields, _job(source, overrides), decision)
+        return Point(base.name, fields, _job(source, overrides), base.decision)
     except InputError as error:
-        return Point(base, fields, None, decision, str(error))
+        return Point(base.name, fields, None, base.decision, str(error))
