@@ -53,7 +53,7 @@ def json_of(path: Path) -> object:
         ("sweep", "six_cards", CARDS),
         *((command, "four_ranks", TABLES) for command in ("evaluate", "verify", "simulate", "schedule", "pareto", "sweep")),
         *((command, "recommendation plan", PLACED) for command in ("evaluate", "schedule", "plan", "compare", "pareto")),
-        ("verify", "training job", "a training job, not a plan"),
+        ("verify", "training job", "a training job; 'scaleacross plan JOB -o DIR' makes a plan of it"),
         ("sweep", "training plan", "a plan, not a job"),
         ("compare", "decision", "settings (a job and a decision), which evaluate and explain take"),
     ],

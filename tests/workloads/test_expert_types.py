@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from published import CONFIGS
@@ -58,3 +60,13 @@ def test_megatron_balances_sigmoid_scores_alone() -> None:
     said = "a balancing bias on softmax scores"
     assert said in list(inexpressible(from_hf_config(CONFIGS["ERNIE-4.5-21B-A3B"], "x")))
     assert said not in list(inexpressible(from_hf_config(CONFIGS["small-exaone-moe"], "x")))
+
+
+def test_dots1_has_windows_where_its_config_says() -> None:
+    types = ["sliding_attention", "full_attention"] * 31
+    listed, from_30 = (
+        from_hf_config({**CONFIGS["dots.llm1"], "sliding_window": 4096, **more}, "dots")
+        for more in ({"layer_types": types}, {"max_window_layers": 30})
+    )
+    assert Counter(listed.layers) == {"sliding_dense_block": 1, "sliding_moe_block": 30, "full_moe_block": 31}
+    assert Counter(from_30.layers) == {"full_dense_block": 1, "full_moe_block": 29, "sliding_moe_block": 32}

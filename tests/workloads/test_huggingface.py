@@ -392,16 +392,6 @@ def test_rope_is_read_in_both_spellings() -> None:
     assert from_hf_config(new, "x") == from_hf_config(old, "x")
 
 
-def test_dots1_has_windows_where_its_config_says() -> None:
-    types = ["sliding_attention", "full_attention"] * 31
-    listed, from_30 = (
-        from_hf_config({**CONFIGS["dots.llm1"], "sliding_window": 4096, **more}, "dots")
-        for more in ({"layer_types": types}, {"max_window_layers": 30})
-    )
-    assert Counter(listed.layers) == {"sliding_dense_block": 1, "sliding_moe_block": 30, "full_moe_block": 31}
-    assert Counter(from_30.layers) == {"full_dense_block": 1, "full_moe_block": 29, "sliding_moe_block": 32}
-
-
 def test_rope_of_sliding_layers_is_their_own() -> None:
     kinds = from_hf_config(CONFIGS["gemma-3-1b"], "x").kinds
     bases = {name: kind.mixer.rope.base for name, kind in kinds.items()}  # type: ignore[union-attr]
