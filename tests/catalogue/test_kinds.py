@@ -21,8 +21,9 @@ PLANS = {
     "training job": {"workload": "x", "topology": "y", "sequence_length": 8},
 }
 INFERENCE = "a plan of inference cards, which no command reads; 'scaleacross plan JOB -o DIR' shows and writes it anew"
-CARDS = "an inference job (cards); plan takes it, and no other command"
-TABLES = "a recommendation job; plan, compare and explain take it, and sweep as the base of a study"
+CARDS = "an inference job (cards); plan takes it, and no other command (in Python: plan_inference)"
+TABLES = "a recommendation job; plan, compare and explain take it, and sweep as the base of a study (in Python: plan_"
+JOB = "a training job, not a plan; 'scaleacross plan JOB -o DIR' makes one of it"
 PLACED = "a plan of a recommendation model; verify, simulate, explain and emit take it"
 
 
@@ -55,6 +56,7 @@ def json_of(path: Path) -> object:
         *((command, "recommendation plan", PLACED) for command in ("evaluate", "schedule", "plan", "compare", "pareto")),
         ("verify", "training job", "a training job; 'scaleacross plan JOB -o DIR' makes a plan of it"),
         ("sweep", "training plan", "a plan, not a job"),
+        ("sweep", "training job", f"{JOB}, and sweep takes it as the base of a study"),
         ("compare", "decision", "settings (a job and a decision), which evaluate and explain take"),
     ],
 )  # fmt: skip

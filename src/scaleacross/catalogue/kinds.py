@@ -20,14 +20,16 @@ _OWN_VERSIONS: Final[Mapping[str, Kind]] = {
     "recommendation-1": "recommendation plan",
 }
 _SAID: Final[Mapping[Kind, str]] = {
-    "training job": "a training job; 'scaleacross plan JOB -o DIR' makes a plan of it, and sweep takes it as the base of a study",
+    "training job": "a training job, not a plan; 'scaleacross plan JOB -o DIR' makes one of it, and sweep takes it as the base "
+    "of a study",
     "training plan": "a plan, not a job; its job stands under 'job'. evaluate, explain, verify, simulate, schedule and emit take "
     "plans",
     "decision": "settings (a job and a decision), which evaluate and explain take",
-    "recommendation job": "a recommendation job; plan, compare and explain take it, and sweep as the base of a study",
+    "recommendation job": "a recommendation job; plan, compare and explain take it, and sweep as the base of a study (in Python: "
+    "plan_recommendation, compare_recommendation, explain_recommendation)",
     "recommendation plan": "a plan of a recommendation model; verify, simulate, explain and emit take it, and plan and compare "
-    "its job",
-    "inference job": "an inference job (cards); plan takes it, and no other command",
+    "its job (in Python: load_recommendation_plan, simulate_recommendation, explain_recommendation, emit)",
+    "inference job": "an inference job (cards); plan takes it, and no other command (in Python: plan_inference)",
     "inference plan": "a plan of inference cards, which no command reads; 'scaleacross plan JOB -o DIR' shows and writes it anew",
     "study": "a study, which sweep takes",
 }
