@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from scaleacross.catalogue import load_job as load_job
     from scaleacross.catalogue import load_network as load_network
     from scaleacross.catalogue import load_plan as load_plan
+    from scaleacross.catalogue import load_recommendation_plan as load_recommendation_plan
     from scaleacross.catalogue import load_topology as load_topology
     from scaleacross.catalogue import load_workload as load_workload
     from scaleacross.errors import EmitError as EmitError
@@ -90,6 +91,7 @@ _HOME: Final = {
         "load_job",
         "load_network",
         "load_plan",
+        "load_recommendation_plan",
         "load_topology",
         "load_workload",
     ),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import scaleacross as sa
 from scaleacross.api import compare_recommendation, explain_recommendation, plan_recommendation
 from scaleacross.api.published_neo import neo
 from scaleacross.catalogue import is_recommendation, load_recommendation_job
@@ -19,6 +20,7 @@ from scaleacross.cli import app
 from scaleacross.cost_models.embedding.problem import embedding_problem
 from scaleacross.emitters.torchrec import render
 from scaleacross.errors import InfeasibleError, InputError, VerificationError
+from scaleacross.spec.progress import Progress
 from scaleacross.spec.recommendation import RecommendationPlan, TablePlacement, shard_extents
 from scaleacross.spec.topology import with_buildings
 from scaleacross.verification.embeddings import verify_recommendation
@@ -50,6 +52,27 @@ def test_plan_adds_up_and_survives_its_file(plan: RecommendationPlan) -> None:
     assert 0 < plan.report.bound_s <= plan.report.objective_s
     assert RecommendationPlan.model_validate_json(plan.model_dump_json()) == plan
     assert is_recommendation(plan) and is_recommendation(JOB) and not is_recommendation({"workload": "llama3.1-8b"})
+
+
+def test_progress_tells_step_times() -> None:
+    """A search optimises the busiest rank's tables; what it tells is the step, dense networks and start included."""
+    told: list[Progress] = []
+    plan = plan_recommendation(load_recommendation_job(JOB)[0], time_limit_s=0, incumbents=(), progress=told.append)
+    best = [one.incumbent_s for one in told if one.incumbent_s is not None]
+    assert min(best) == pytest.approx(plan.cost.step_s) and plan.cost.step_s > 1.1 * plan.cost.busiest_rank_s
+
+
+def test_emit_takes_plans_of_tables(plan: RecommendationPlan, tmp_path: Path) -> None:
+    """The command wrote them, the Python function of the same name refused them."""
+    file = tmp_path / "plan.json"
+    file.write_text(plan.model_dump_json())
+    assert sa.load_recommendation_plan(file) == plan
+    files = [path.read_text() for path in sa.emit(file, "torchrec", tmp_path / "a")]
+    assert files == [path.read_text() for path in sa.emit(plan, "torchrec", tmp_path / "b")] and len(files) == 2
+    with pytest.raises(InputError, match="target of a recommendation plan: one of launch, torchrec is expected"):
+        sa.emit(plan, "torchrun", tmp_path)
+    with pytest.raises(VerificationError):
+        sa.emit(_changed(plan, ranks=(99,)), "torchrec", tmp_path / "c")
 
 
 def _changed(plan: RecommendationPlan, **fields: Any) -> RecommendationPlan:

@@ -8,12 +8,15 @@ from typing import Final
 
 from scaleacross import catalogue
 from scaleacross import verification as checks
-from scaleacross.api.arguments import instance
+from scaleacross.api.arguments import instance, one_of
+from scaleacross.emitters import TABLE_EMITTERS, write_files
 from scaleacross.emitters import emit as write_target
 from scaleacross.errors import InputError, VerificationError
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.progress import Progress
+from scaleacross.spec.recommendation import RecommendationPlan
 from scaleacross.spec.verification import PassedCheck, Verification
+from scaleacross.verification.embeddings import verify_recommendation
 
 MAX_DIFFERENCE: Final = 0.1
 """Largest |stated − simulated| / simulated step time: a choice. Of 60 planned decisions of ``benchmarks/agreement.py``
@@ -81,20 +84,28 @@ def verified_plan(path: str | Path) -> Plan:
     return plan
 
 
-def emit(plan: Plan | str | Path, target: str, directory: str | Path) -> list[Path]:
+def emit(plan: Plan | RecommendationPlan | str | Path, target: str, directory: str | Path) -> list[Path]:
     """Verify a plan, write the files of one target into ``directory``, and return their paths.
 
     Args:
-        plan: a Plan or the path of one.
-        target: name of a launch target, such as torchrun or megatron.
+        plan: a Plan, a RecommendationPlan, or the path of one.
+        target: name of a launch target, such as torchrun or megatron; launch or torchrec for a recommendation plan.
         directory: where the files are written.
 
     Raises:
         EmitError: the target cannot express the plan; the message names what.
-        InputError: unknown target, or not a plan.
+        InputError: unknown target, not a plan, or a directory that is none.
         VerificationError: the plan does not verify.
     """
-    loaded = plan if isinstance(plan, Plan) else catalogue.load_plan(plan)
     instance("target", target, str, "the name of a target, such as torchrun")
-    checks.verify(loaded, catalogue.step_errors())
-    return write_target(loaded, target, directory)
+    if not isinstance(directory, str | Path):
+        raise InputError(f"directory: a path is expected, not a {type(directory).__name__}")
+    if not isinstance(plan, Plan | RecommendationPlan):
+        read = catalogue.load_recommendation_plan if catalogue.is_recommendation(plan) else catalogue.load_plan
+        plan = read(plan)
+    if isinstance(plan, Plan):
+        checks.verify(plan, catalogue.step_errors())
+        return write_target(plan, target, directory)
+    one_of("target of a recommendation plan", target, tuple(TABLE_EMITTERS))
+    verify_recommendation(plan)
+    return write_files(TABLE_EMITTERS[target](plan), Path(directory))
