@@ -11,6 +11,8 @@ import scaleacross as sa
 from instances import plain_job
 from scaleacross.catalogue import load_job
 
+ENDS, HALL, CHASSIS = ["step_time", "tokens_per_s_per_megawatt"], "one_building", "ndv2_two_chassis"
+LOOSE: Any = sa
 JOB = plain_job(2, degrees={"tp": 1, "cp": 1, "pp": 1}, schedules=["1F1B"])
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
@@ -40,6 +42,34 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "simulate nothing": (lambda: sa.simulate(None), "a plan, a name or a path is expected"),  # type: ignore[arg-type]
     "one what-if": (lambda: sa.simulate("x", what_if="slow=zone:0.5"), "what_if: a list of texts"),
     "summarise nothing": (lambda: sa.summarise(None), "a Plan"),  # type: ignore[arg-type]
+    "a collective by another name": (lambda: LOOSE.collective("allreduce", 1e6, HALL), "op: one of all_gather, reduce"),
+    "a size in words": (
+        lambda: LOOSE.collective("all_reduce", "1MB", HALL),
+        "size_bytes: a number is expected, not a str",
+    ),
+    "half a rank": (lambda: LOOSE.collective("all_reduce", 1e6, HALL, num_ranks=2.5), "num_ranks: a whole number"),
+    "half a stride": (
+        lambda: LOOSE.collective("all_reduce", 1e6, HALL, num_ranks=4, stride=1.5),
+        "stride: a whole number",
+    ),
+    "what is not synthesized": (
+        lambda: LOOSE.synthesize("all_to_all", 1e6, graph=CHASSIS),
+        "op: one of all_reduce, all_g",
+    ),
+    "half a chunk": (lambda: LOOSE.synthesize("all_gather", 1e6, graph=CHASSIS, num_chunks=1.5), "num_chunks: a whole"),
+    "points of a front": (
+        lambda: LOOSE.pareto(JOB, ENDS, points=2.5),
+        "points: a whole number is expected, not a float",
+    ),
+    "processes of a study": (
+        lambda: LOOSE.sweep({}, processes="2"),
+        "processes: a whole number is expected, not a str",
+    ),
+    "ties that are no number": (
+        lambda: sa.compare(JOB, tie_tolerance=float("nan")),
+        "tie_tolerance: a number from 0 to 1",
+    ),
+    "emit nowhere": (lambda: LOOSE.emit("x", "torchrun", None), "directory: a path is expected, not a NoneType"),
 }
 
 SEARCHES: dict[str, Callable[..., Any]] = {

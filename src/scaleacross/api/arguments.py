@@ -55,6 +55,12 @@ def whole_numbers(**values: Any) -> None:
             raise InputError(f"{name}: a whole number is expected, not a {type(value).__name__} ({value!r:.40})")
 
 
+def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    """Raise InputError where ``value`` is none of the texts in ``allowed``."""
+    if value not in allowed:
+        raise InputError(f"{name}: one of {', '.join(allowed)} is expected, not {value!r:.40}")
+
+
 def between(least: float, most: float, **values: float | None) -> None:
     """Raise InputError where one of ``values`` is a number outside ``least`` to ``most``, or NaN."""
     for name, value in values.items():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import get_args
 
 from scaleacross import catalogue
+from scaleacross.api.arguments import numbers, one_of, whole_numbers
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
@@ -43,8 +45,11 @@ def collective(
         ``bound_s``.
 
     Raises:
-        InputError: no such topology, a size that is not positive, or a group that the topology cannot hold.
+        InputError: no such operation or topology, an argument of a wrong type, a size that is not positive, or a group
+            that the topology cannot hold.
     """
+    one_of("op", op, get_args(CurveOp))
+    numbers(size_bytes=size_bytes)
     if not 0 < size_bytes < float("inf"):
         raise InputError(f"size: {size_bytes:g} bytes; state a positive, finite size")
     tiling, shape = group_on(topology, num_ranks, stride)
@@ -71,8 +76,9 @@ def group_on(topology: Topology | str | Path, num_ranks: int | None, stride: int
     """Return the groups that tile a topology (see ``collective``), and their exact shape.
 
     Raises:
-        InputError: no such topology, or a group that it cannot hold.
+        InputError: no such topology, a number of ranks or a stride that is not whole, or a group that it cannot hold.
     """
+    whole_numbers(num_ranks=num_ranks, stride=stride)
     found = topology if isinstance(topology, Topology) else catalogue.load_topology(topology)
     degree = num_ranks if num_ranks is not None else max(1, found.num_accelerators // max(1, stride))
     tile = degree * stride

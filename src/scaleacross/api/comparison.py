@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scaleacross import verification as checks
-from scaleacross.api.arguments import search_arguments
+from scaleacross.api.arguments import between, numbers, search_arguments
 from scaleacross.api.assemble import cost_of, interval_of, probability_of_lead
 from scaleacross.api.evaluation import evaluated
 from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan
@@ -66,6 +66,8 @@ def compare(
         TimeLimitError: the time limit ended before the first plan.
     """
     search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed, work_limit=work_limit)
+    numbers(tie_tolerance=tie_tolerance)
+    between(0, 1, tie_tolerance=tie_tolerance)
     problem = problem_of(job, overrides)
     limit = (time_limit_s, clock) if work_limit is None else (float(work_limit), WorkClock())
     report = progress or (lambda _: None)

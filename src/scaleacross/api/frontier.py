@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from scaleacross.api.arguments import search_arguments
+from scaleacross.api.arguments import search_arguments, whole_numbers
 from scaleacross.api.assemble import cost_of
 from scaleacross.api.objectives import Limits, value_of
 from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan
@@ -99,6 +99,7 @@ def pareto(
     """
     search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed, work_limit=work_limit)
     first, second = _two(objectives)
+    whole_numbers(points=points)
     if not 2 <= points <= MAX_POINTS:
         raise InputError(f"{points} points: 2 to {MAX_POINTS} make a front")
     problem = problem_of(job, overrides)

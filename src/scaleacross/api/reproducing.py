@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleacross.api.ablation import ABLATIONS
+from scaleacross.api.arguments import whole_numbers
 from scaleacross.api.assemble import versions
 from scaleacross.api.design_replay import contest_of, replay_contest
 from scaleacross.api.design_run import BASELINE_NAMES, design_key, run_design_point
@@ -91,6 +92,7 @@ def reproduce(
     Raises:
         InputError: the space is wrong, the directory cannot be written, or the cluster cannot be used.
     """
+    whole_numbers(processes=processes, points=points)
     where = Engine(engine, processes, address)
     where.check()
     loaded, folder = load_design_space(space, overrides)

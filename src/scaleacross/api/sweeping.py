@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from scaleacross.api.arguments import whole_numbers
 from scaleacross.api.engines import Engine
 from scaleacross.api.engines.outcome import Record
 from scaleacross.api.study_run import run_open
@@ -87,6 +88,7 @@ def sweep(
         InputError: the study is wrong, none of its points is a job, the directory cannot be written, or the cluster
             cannot be used.
     """
+    whole_numbers(processes=processes)
     where = Engine(engine, processes, address)
     where.check()
     loaded, folder = load_study(study)

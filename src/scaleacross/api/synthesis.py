@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import get_args
 
 from scaleacross import catalogue
-from scaleacross.api.arguments import search_arguments
+from scaleacross.api.arguments import numbers, one_of, search_arguments, whole_numbers
 from scaleacross.api.collective_study import group_on
 from scaleacross.errors import InputError
 from scaleacross.schedules.collective import CollectiveSchedule
@@ -55,10 +56,13 @@ def synthesize(
         progress: called at every improvement.
 
     Raises:
-        InputError: not exactly one of graph and topology, an unknown name, ranks that cannot reach each other, a size
-            that is not positive, or a group too large to synthesize.
+        InputError: not exactly one of graph and topology, an unknown name, an argument of a wrong type, ranks that
+            cannot reach each other, a size that is not positive, or a group too large to synthesize.
     """
     search_arguments(time_limit_s, seed=seed)
+    one_of("op", op, get_args(SynthesizedOp))
+    numbers(size_bytes=size_bytes)
+    whole_numbers(num_chunks=num_chunks)
     if (graph is None) == (topology is None):
         raise InputError("state a graph or a topology to synthesize on, one of the two")
     if num_chunks is not None and num_chunks < 1:
