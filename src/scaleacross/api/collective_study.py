@@ -58,6 +58,8 @@ def collective(
     launch_s = max(accelerator.collective_start_s for accelerator in levels.accelerators)
     measured = measured_s(op, size_bytes, float(degree), links)
     seconds, level = least_s(op, size_bytes, tiling, None if math.isnan(measured) else measured)
+    # an option's time is that of the groups which cross farthest; where tiles are cut inside hosts, others may take longer
+    found = (one._replace(time_s=max(one.time_s, seconds)) for one in options(op, size_bytes, shape, links, launch_s))
     return CollectiveStudy(
         op=op,
         size_bytes=size_bytes,
@@ -68,7 +70,7 @@ def collective(
         members={level_name: float(f) for level_name, f in zip(LINK_LEVELS, shape.fanout, strict=True) if f > 1},
         bound_s=seconds,
         bound_level=None if level is None else LINK_LEVELS[level],
-        options=tuple(_stated(op, size_bytes, degree, one) for one in options(op, size_bytes, shape, links, launch_s)),
+        options=tuple(_stated(op, size_bytes, degree, one) for one in sorted(found, key=lambda one: one.time_s)),
     )
 
 
