@@ -50,6 +50,20 @@ def test_time_goes_where_it_went(tmp_path: Path) -> None:
     assert [(stall.step, stall.seconds) for stall in run.stalls] == [(5, 1.0)]
 
 
+def test_replicas_that_leave_after_the_last_step_are_not_lost(tmp_path: Path) -> None:
+    """The end of a finished run counted as one loss and one epoch more a replica. A death then is still a loss."""
+    log = run_of(tmp_path / "run.jsonl")
+    before = measured_goodput(log)
+    end = [
+        {"event": "left", "replica": "0"},
+        {"event": "epoch", "epoch": 9, "members": ["1", "2", "3"], "begins": 12},
+        {"event": "dead", "replica": "1"},
+    ]
+    log.write_text(log.read_text() + "".join(json.dumps({"time_s": 99.0, **event}) + "\n" for event in end))
+    after = measured_goodput(log)
+    assert (after.lost, after.epochs) == ({"dead": 2}, before.epochs)
+
+
 @pytest.mark.parametrize(
     "text", ["", "no log\n", '{"goodput": 1}\n', '{"time_s": 0.0, "event": "joined", "replica": "0"}\n']
 )

@@ -48,9 +48,9 @@ def measured_goodput(
         steps=len(run.commits),
         samples=samples,
         tokens=None if found is None else samples * found.job.sequence_length,
-        epochs=sum(event["event"] == "epoch" for event in run.events),
+        epochs=sum(event["event"] == "epoch" for event in run.until_its_end),
         most_members=run.most,
-        lost={word: count for word in LOST if (count := sum(event["event"] == word for event in run.events))},
+        lost={word: count for word in LOST if (count := sum(event["event"] == word for event in run.until_its_end))},
         joined=sum(later > earlier for earlier, later in pairwise(sizes)),
         median_step_s=run.usual_s,
         mean_step_s=run.mean_s,
@@ -132,6 +132,14 @@ class _Log:
     def seconds(self) -> float:
         """Seconds from the first commit to the last."""
         return float(self.commits[-1]["time_s"] - self.commits[0]["time_s"])
+
+    @property
+    def until_its_end(self) -> list[dict[str, Any]]:
+        """Events without what a finished run does after its last commit: its replicas leave, and epochs shrink."""
+        last = max(place for place, event in enumerate(self.events) if event["event"] == "commit")
+        return [
+            event for place, event in enumerate(self.events) if place < last or event["event"] not in ("left", "epoch")
+        ]
 
     @property
     def lost_s(self) -> float:
