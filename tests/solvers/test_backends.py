@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from itertools import product
+from pathlib import Path
 
 import pytest
 
+from scaleacross import solvers
 from scaleacross.solvers.backends.cpsat import solve
 from scaleacross.solvers.backends.linear_model import LinearModel
 
@@ -85,3 +89,38 @@ def test_random_models_against_every_choice() -> None:
             if all(chosen[a] or chosen[b] for a, b in pairs)
         )
         assert solve(model, 10.0).objective == pytest.approx(brute, rel=1e-5)
+
+
+SOLVED = """
+import signal, threading
+from ortools.sat.python import cp_model
+from scaleacross.solvers.backends.cpsat import timed_solver
+
+def solve():
+    model = cp_model.CpModel()
+    model.maximize(model.new_int_var(0, 9, "x"))
+    return timed_solver(1, 0).solve(model)
+
+if {thread}:
+    own = threading.Thread(target=solve)
+    own.start()
+    own.join()
+else:
+    assert solve() == cp_model.OPTIMAL
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("unwound")
+"""
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_ctrl_c_after_a_solve_unwinds(thread: bool) -> None:
+    """CP-SAT sets the default handler after every search: `pareto` died of its next Ctrl-C without a word."""
+    done = subprocess.run([sys.executable, "-c", SOLVED.format(thread=thread)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "unwound\n"), done.stderr
+
+
+def test_no_other_solver_of_cp_sat_is_made() -> None:
+    made = [path.name for path in Path(solvers.__path__[0]).rglob("*.py") if "CpSolver()" in path.read_text()]
+    assert made == []

@@ -9,6 +9,8 @@ from typing import Final
 
 from ortools.sat.python import cp_model
 
+from scaleacross.solvers.backends.cpsat import Solver
+
 _STEPS: Final = 1_000_000_000
 """Integer units of the whole time without codecs, and of a bound equal to the whole range."""
 _DETERMINISTIC_LIMIT: Final = 4.0
@@ -55,7 +57,7 @@ def choose_codecs(ways: Sequence[Sequence[Way]], weights: Sequence[float], max_m
         model.add_hint(variables[0], True)
     model.add(sum(error) <= int(max_mean_bound * _STEPS))
     model.minimize(sum(cost))
-    solver = cp_model.CpSolver()
+    solver = Solver()
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = _DETERMINISTIC_LIMIT
     status = solver.solve(model)

@@ -16,6 +16,7 @@ from ortools.sat.python import cp_model
 
 from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s, seconds_per_request
 from scaleacross.errors import InfeasibleError, InputError
+from scaleacross.solvers.backends.cpsat import Solver
 
 BIG_TABLE_BYTES: Final = 104_857_600
 """Larger tables are spread by size first (Glow, BigTableThresholdBytes)."""
@@ -226,7 +227,7 @@ def _solve(
         for card in range(index + 1 + first, host.num_cards):
             model.add(row[card] == 0)
     model.minimize(top)
-    solver = cp_model.CpSolver()
+    solver = Solver()
     solver.parameters.max_time_in_seconds, solver.parameters.num_workers = max(limit_s, 0.01), 1
     solver.parameters.random_seed = seed
     status = solver.solve(model)

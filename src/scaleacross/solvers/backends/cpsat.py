@@ -10,6 +10,8 @@ integer coefficients.
 
 from __future__ import annotations
 
+import signal
+import threading
 from typing import Any, Final
 
 from ortools.sat.python import cp_model
@@ -24,6 +26,28 @@ STATUS_NAMES: Final[dict[Any, Status]] = {
     cp_model.FEASIBLE: "feasible",
     cp_model.INFEASIBLE: "infeasible",
 }
+
+
+class Solver(cp_model.CpSolver):
+    """CP-SAT that leaves the process's handler of Ctrl-C as it was.
+
+    CP-SAT catches Ctrl-C, ends its search, and then sets the system's default: the next Ctrl-C would kill the process
+    without KeyboardInterrupt, so that nothing is unwound. The handler is put back. A thread may not set handlers, so
+    there CP-SAT catches nothing.
+    """
+
+    def solve(
+        self, model: cp_model.CpModel, solution_callback: cp_model.CpSolverSolutionCallback | None = None
+    ) -> cp_model.CpSolverStatus:
+        """Return the status of the search, as CP-SAT does."""
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or before is None:
+            self.parameters.catch_sigint_signal = False
+            return super().solve(model, solution_callback)
+        try:
+            return super().solve(model, solution_callback)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def solve(model: LinearModel, time_limit_s: float, seed: int = 0) -> Solution:
@@ -45,7 +69,7 @@ def solve(model: LinearModel, time_limit_s: float, seed: int = 0) -> Solution:
         right = round(row.right / unit)
         cp.add(left <= right if row.sense == "<=" else left >= right if row.sense == ">=" else left == right)
     cp.minimize(sum(variables[i] * round(c / tick if model.is_binary[i] else c) for i, c in model.objective.items()))
-    solver = cp_model.CpSolver()
+    solver = Solver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = seed
     solver.parameters.max_deterministic_time = time_limit_s
@@ -58,9 +82,9 @@ def solve(model: LinearModel, time_limit_s: float, seed: int = 0) -> Solution:
     return Solution(status, solver.objective_value * tick, solver.best_objective_bound * tick, values)
 
 
-def timed_solver(time_limit_s: float, seed: int) -> cp_model.CpSolver:
+def timed_solver(time_limit_s: float, seed: int) -> Solver:
     """Return CP-SAT with a limit in seconds by the clock: what it finds depends on the machine."""
-    solver = cp_model.CpSolver()
+    solver = Solver()
     solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
     solver.parameters.num_workers = WORKERS
     solver.parameters.random_seed = seed

@@ -13,6 +13,7 @@ from ortools.sat.python import cp_model
 
 from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.embedding.options import Assignment, Option, ShardingProblem
+from scaleacross.solvers.backends.cpsat import Solver
 from scaleacross.solvers.embeddings.choices import Alike, alike_tables
 from scaleacross.solvers.embeddings.construct import interchangeable
 
@@ -224,7 +225,7 @@ def solve_part(
     if start is not None:
         program.hint(start)
     program.model.minimize(program.top)
-    solver = cp_model.CpSolver()
+    solver = Solver()
     if np.isfinite(work):
         solver.parameters.max_deterministic_time = work
     solver.parameters.num_workers = workers

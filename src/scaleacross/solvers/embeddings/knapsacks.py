@@ -13,6 +13,7 @@ from ortools.linear_solver import pywraplp
 from ortools.sat.python import cp_model
 
 from scaleacross.cost_models.candidates import Floats, Ints
+from scaleacross.solvers.backends.cpsat import Solver
 
 GRID: Final = 100_000
 """Integer steps per rank, of seconds and of each memory; sizes of shards are rounded up to them."""
@@ -118,7 +119,7 @@ class Knapsacks:
         # rounded up, so that the solver's bound stays an upper bound
         scaled = np.ceil(worth[own] * 1e6).astype(np.int64).tolist()
         model.maximize(cp_model.LinearExpr.weighted_sum([*taken.values()], scaled))
-        solver = cp_model.CpSolver()
+        solver = Solver()
         solver.parameters.num_workers = 1
         solver.parameters.max_deterministic_time = _EXACT_WORK
         solver.solve(model)
