@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import pytest
 import yaml
 from typer.main import get_command
 
+import scaleacross as sa
+from scaleacross import api
 from scaleacross.catalogue import load_job
 from scaleacross.cli import app
 from scaleacross.emitters import EMITTERS
@@ -124,3 +127,11 @@ def test_figures_of_the_readme_on_accuracy_are_those_of_the_page() -> None:
     covered = re.search(r"^\| all \| \d+ \| (\d+\.\d %) \|  \|", page, flags=re.MULTILINE)
     assert covered
     assert covered[1] in trust
+
+
+def test_the_reference_lists_every_function_of_the_api_and_every_error() -> None:
+    listed = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "reference" / "python.md").read_text(), flags=re.MULTILINE)
+    errors = {name for name in sa.__all__ if name.endswith("Error")}
+    assert {path.rpartition(".")[2] for path in listed} >= {*api.__all__, *errors}
+    assert len(listed) == len(set(listed))
+    assert all(hasattr(importlib.import_module(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in listed)
