@@ -54,7 +54,7 @@ def test_replicas_that_leave_after_the_last_step_are_not_lost(tmp_path: Path) ->
     """The end of a finished run counted as one loss and one epoch more a replica. A death then is still a loss."""
     log = run_of(tmp_path / "run.jsonl")
     before = measured_goodput(log)
-    end = [
+    end: list[dict[str, Any]] = [
         {"event": "left", "replica": "0"},
         {"event": "epoch", "epoch": 9, "members": ["1", "2", "3"], "begins": 12},
         {"event": "dead", "replica": "1"},
