@@ -23,7 +23,7 @@ PLANS = {
 INFERENCE = "a plan of inference cards, which no command reads; 'scaleacross plan JOB -o DIR' shows and writes it anew"
 CARDS = "an inference job (cards); plan takes it, and no other command (in Python: plan_inference)"
 TABLES = "a recommendation job; plan, compare and explain take it, and sweep as the base of a study (in Python: plan_"
-JOB = "a training job, not a plan; 'scaleacross plan JOB -o DIR' makes one of it"
+JOB = "a training job; 'scaleacross plan JOB -o DIR' makes a plan of it"
 PLACED = "a plan of a recommendation model; verify, simulate, explain and emit take it"
 
 

@@ -92,13 +92,13 @@ def test_baselines_count_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_solvers_inside_are_limited_by_their_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    solver = cpsat.cp_model.CpSolver
+    solver = cpsat.Solver
 
     def made() -> Any:
         seen.append(solver())
         return seen[-1]
 
-    monkeypatch.setattr(cpsat.cp_model, "CpSolver", made)
+    monkeypatch.setattr(cpsat, "Solver", made)
     model = cpsat.LinearModel()
     cpsat.solve(model, 5.0)
     assert seen[0].parameters.max_deterministic_time == 5.0

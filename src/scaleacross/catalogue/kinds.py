@@ -20,8 +20,7 @@ _OWN_VERSIONS: Final[Mapping[str, Kind]] = {
     "recommendation-1": "recommendation plan",
 }
 _SAID: Final[Mapping[Kind, str]] = {
-    "training job": "a training job, not a plan; 'scaleacross plan JOB -o DIR' makes one of it, and sweep takes it as the base "
-    "of a study",
+    "training job": "a training job; 'scaleacross plan JOB -o DIR' makes a plan of it, and sweep takes it as the base of a study",
     "training plan": "a plan, not a job; its job stands under 'job'. evaluate, explain, verify, simulate, schedule and emit take "
     "plans",
     "decision": "settings (a job and a decision), which evaluate and explain take",
