@@ -3,9 +3,10 @@
 Blocks of candidates come in the order of estimates. On mixed pools the errors of estimates depend on pipelines and
 links. A pipeline of three chunks instead of four may then be thousands of candidates away from the best known, but it
 is a neighbour here. Every block gives a start, however slow: the result of a few steps may be the best of all, and a
-faster start may lead nowhere. Neighbours are placed again in their turn, so the proof does not depend on this. On one
-accelerator type estimates are closer, and the next block is as good a guess. For DeepSeek-V3 in five buildings a climb
-took 20 s of CPU, and the plan stayed the same.
+faster start may lead nowhere. Where a block has pipeline depths that no block before it had, it gives one start of each,
+and the fastest of them is climbed from. Neighbours are placed again in their turn, so the proof does not depend on
+this. On one accelerator type estimates are closer, and the next block is as good a guess. For DeepSeek-V3 in five
+buildings a climb took 20 s of CPU, and the plan stayed the same.
 
 After a search on any pool, neighbours of its best may tie with it; they are then simulated (``Climber.place_ties``).
 """
@@ -47,11 +48,13 @@ class Climber:
 
     Attributes:
         partials: partial candidates of the pool (``SearchSpace.partials``), in any order.
+        depths: numbers of pipeline ranks that a climb started from, or was to start from.
     """
 
     state: Search
     space: SearchSpace
     partials: Sequence[Candidates]
+    depths: set[int] = field(default_factory=set)
     _tried: set[bytes] = field(default_factory=set)
 
     def climb(self, start: Placed | None) -> None:

@@ -151,7 +151,10 @@ def _enumerate(
 def _sample(
     state: Search, space: SearchSpace, bounder: Bounder, enumerated: list[tuple[Candidates, Ints]]
 ) -> Bounded | None:
-    """Return candidates of a sample of partial candidates, for a first incumbent; None of few, or if none fits."""
+    """Return candidates of a sample of partial candidates, for a first incumbent; None of few, or if none fits.
+
+    Every pipeline depth has one at least.
+    """
     total = sum(len(partials) for partials, _ in enumerated)
     if total < 2 * PROBED or state.out_of_time:
         return None
@@ -159,7 +162,9 @@ def _sample(
     sample = concatenate([partials.take(np.arange(0, len(partials), every)) for partials, _ in enumerated])
     sample = sample.take(bounder.partial_needed_bytes(sample) <= bounder.capacity_bytes)
     expected = bounder.partial_estimate_s(sample, bounder.partial_bound_s(sample))
-    best = sample.take(np.argsort(expected, kind="stable")[:PROBED_DEEPLY])
+    order = np.argsort(expected, kind="stable")
+    first_of_depth = np.unique(sample.pp[order], return_index=True)[1]
+    best = sample.take(np.unique(np.append(order[:PROBED_DEEPLY], order[first_of_depth])))
     rows = space.expand(best, Refusals())
     rows = rows.take(bounder.needed_bytes(rows) <= bounder.capacity_bytes)
     return bounder.coarse(rows) if len(rows) else None
@@ -209,8 +214,8 @@ def _in_parts(enumerated: list[tuple[Candidates, Ints]]) -> Iterator[tuple[Candi
 def _place_most_promising(state: Search, bounded: Bounded | None, placer: Placer, climber: Climber) -> None:
     """Place candidates whose estimates are below the incumbent; they are placed again in their turn.
 
-    On one accelerator type these are the most promising candidates. On several types it is the one with the least
-    estimate, followed by its neighbours.
+    On one accelerator type these are the most promising candidates. On several types these are the ones with the least
+    estimates, overall and of every pipeline depth, and the neighbours of the fastest.
     """
     if bounded is None or state.out_of_time:
         return
@@ -224,9 +229,22 @@ def _place_most_promising(state: Search, bounded: Bounded | None, placer: Placer
         return
     block = placer.bounder.tight(block)
     if several:
-        climber.climb(_place_best(state, block, placer.unlimited(), 1, lambda: np.inf))
+        climber.climb(_fastest_start(state, block, placer.unlimited(), climber))
     else:
         _place_best(state, block, placer, TRIED, lambda: state.incumbent_s)
+
+
+def _fastest_start(state: Search, block: Bounded, placer: Placer, climber: Climber) -> Placed | None:
+    """Place the candidate with the least estimate and those of pipeline depths without a climb; return the fastest.
+
+    Errors of estimates depend on the depth, so the least of all estimates may mislead.
+    """
+    depths = block.candidates.pp[np.argsort(block.estimate_s, kind="stable")]
+    new = [depth for depth in dict.fromkeys(depths.tolist()) if depth not in climber.depths and depth != depths[0]]
+    climber.depths.update(depths.tolist())
+    parts = [block, *(block.take(block.candidates.pp == depth) for depth in new)]
+    starts = [_place_best(state, part, placer, 1, lambda: np.inf) for part in parts]
+    return min((one for one in starts if one is not None), key=lambda one: one.step_s, default=None)
 
 
 def _place_best(
