@@ -165,12 +165,21 @@ def _joined(messages: Sequence[bytes]) -> bytes:
 
 
 def _columns(data: bytes, samples: int, device: torch.device) -> Tensor:
-    """Return the columns of several tables in one tensor; (samples, 0) for a rank that has none."""
+    """Return the columns of several tables in one tensor; (samples, 0) for a rank that has none.
+
+    Raises:
+        InputError: the bytes are cut or damaged, or a table has another number of samples.
+    """
     at, parts = 0, [torch.zeros(samples, 0, device=device)]
     while at < len(data):
-        (length,) = _SIZE.unpack_from(data, at)
-        parts.append(_read(data[at + _SIZE.size : at + _SIZE.size + length], device))
-        at += _SIZE.size + length
+        start = at + _SIZE.size
+        at = start + _SIZE.unpack_from(data, at)[0] if start <= len(data) else start
+        if at > len(data):
+            raise InputError(f"messages of coded rows are cut: {at:,} bytes or more were announced, {len(data):,} came")
+        part = _read(data[start:at], device)
+        if len(part) != samples:
+            raise InputError(f"a message of coded rows has {len(part):,} samples: {samples:,} are due")
+        parts.append(part)
     return torch.cat(parts, dim=1)
 
 
