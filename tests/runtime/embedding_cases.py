@@ -11,7 +11,9 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import train_dlrm  # type: ignore[import-not-found]
 
+from scaleacross.errors import InputError
 from scaleacross.runtime.embedding_tables import EmbeddingTables
+from scaleacross.runtime.row_exchange import exchange_rows
 from scaleacross.spec.launch import LaunchConfig
 
 RATE, READS = 0.01, 3
@@ -47,6 +49,23 @@ def sharded(rank: int, text: str, steps: int) -> tuple[list[float], dict[tuple[s
         dist.all_reduce(total)
         losses.append(float(total) / launch.world_size)
     return losses, {place: shard.clone() for place, shard in tables.shards().items()}
+
+
+def misdirected(rank: int, text: str, sender: int, field: str, value: int) -> tuple[str, list[str]]:
+    """What a rank says to requests of ``sender`` for a shard or row that is nowhere, and the tables that it holds."""
+    launch = LaunchConfig.model_validate_json(text)
+    group = dist.new_group()
+    tables = EmbeddingTables(launch.embedding, group, train_dlrm.initial, RATE)
+    width = next(iter(tables._held))
+    held = [launch.embedding.tables[table].name for table, _ in tables._held[width].first]
+    number, row = (value, 0) if field == "number" else (1, value)
+    request = torch.tensor([[number, -1, row] if rank == sender else [1, -1, 0]]).repeat(launch.world_size, 1)
+    received = exchange_rows(group, request, torch.arange(launch.world_size), 1)
+    try:
+        tables._places(width, received)
+    except InputError as error:
+        return str(error), held
+    return "", held
 
 
 def whole(text: str, steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:

@@ -55,6 +55,17 @@ def test_losses_and_rows_are_those_of_whole_tables(ways: Any, fields: dict[str, 
     assert seen == {name: copies[name] * table.numel() for name, table in tables.items()}
 
 
+@pytest.mark.parametrize(("field", "value"), [("number", -3), ("number", 9), ("row", 10_000), ("row", -2)])
+def test_requests_for_what_a_rank_does_not_hold_are_refused_by_name(field: str, value: int, pool: RankPool) -> None:
+    text = render(mixed_plan(ways=WAYS))["launch.json"]
+    launch = launch_config(mixed_plan(ways=WAYS)).embedding
+    assert launch is not None
+    for told, tables in pool.run(cases.misdirected, text, 2, field, value):
+        assert tables
+        assert "global rank 2 asks for" in told and any(f"'{name}'" in told for name in tables)
+        assert ("shard" if field == "number" else "row") + f" {value}" in told
+
+
 def test_what_the_runtime_does_not_execute() -> None:
     with pytest.raises(EmitError, match="exchange_precision=fp32"):
         launch_config(mixed_plan(exchange_precision="fp16"))

@@ -153,17 +153,45 @@ class EmbeddingTables(torch.nn.Module):
         # the bags of the rank with the most of these shards: a size that all ranks know beforehand
         room = samples * int(ranks.bincount().max())
         received = exchange_rows(self.group, torch.cat(rows), ranks.repeat_interleave(samples), room)
-        return _Sent(width, bags, received, self._places(width, received.rows))
+        return _Sent(width, bags, received, self._places(width, received))
 
-    def _places(self, width: int, requests: Tensor) -> Tensor:
-        """Return (requests, reads): rows among those held in this width, −1 for none."""
+    def _places(self, width: int, received: Received) -> Tensor:
+        """Return (requests, reads): rows among those held in this width, −1 for none.
+
+        Raises:
+            InputError: a rank asks for a shard or a row that this rank does not hold.
+        """
         held = self._held.get(width)
-        if held is None:
-            return torch.full_like(requests[:, 1:], -1)
+        first = {} if held is None else held.first
+        sizes = [self.launch.tables[table].shards[number].rows for table, number in first]
         # requests number shards from 1; entry 0 is discarded below
-        starts = torch.tensor([0, *held.first.values()])
-        own = requests[:, 1:]
-        return torch.where((own >= 0) & (requests[:, :1] > 0), own + starts[requests[:, :1]], -1)
+        starts, rows = torch.tensor([0, *first.values()]), torch.tensor([0, *sizes])
+        number, own = received.rows[:, :1], received.rows[:, 1:]
+        known = (number >= 0) & (number < len(starts))
+        shard = torch.where(known, number, 0)
+        wrong = ~known | ((number > 0) & ((own < -1) | (own >= rows[shard])))
+        if bool(wrong.any()):
+            raise self._refusal(width, received, int(wrong.any(1).nonzero()[0]))
+        return torch.where((own >= 0) & (number > 0), own + starts[shard], -1)
+
+    def _refusal(self, width: int, received: Received, request: int) -> InputError:
+        """Return the error that names the rank behind a request for what is not here, and the table."""
+        peer = dist.get_global_rank(self.group, request // received.capacity)
+        number, *own = received.rows[request].tolist()
+        first = self._held[width].first if width in self._held else {}
+        places = [(self.launch.tables[table], shard) for table, shard in first]
+        if not 0 < number <= len(places):
+            held = ", ".join(f"'{table.name}'" for table, _ in places) or "none"
+            return InputError(
+                f"global rank {peer} asks for shard {number} of {width} columns; this rank holds {len(places)} ({held}): "
+                "start all ranks from one launch.json"
+            )
+        table, shard = places[number - 1]
+        row = next(one for one in own if one < -1 or one >= table.shards[shard].rows)
+        return InputError(
+            f"global rank {peer} asks for row {row} of a shard of table '{table.name}' that has "
+            f"{table.shards[shard].rows:,} rows: start all ranks from one launch.json"
+        )
 
     def forward(self, asked: Sequence[Tensor] | Asked) -> list[Tensor]:
         """Return the vectors of every feature, (samples, dimension), added up over the rows that a sample reads.
