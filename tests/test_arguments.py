@@ -69,6 +69,19 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: sa.compare(JOB, tie_tolerance=float("nan")),
         "tie_tolerance: a number from 0 to 1",
     ),
+    "diagnose nothing": (lambda: LOOSE.diagnose(None), "dumps: a directory of dumps, or a dump's file, is expected"),
+    "diagnose by a path of a launch file": (
+        lambda: LOOSE.diagnose("x", launch="launch.json"),
+        r"launch: a LaunchConfig \(LaunchConfig.model_validate_json reads .* is expected, not a str",
+    ),
+    "a ratio in words": (lambda: LOOSE.diagnose("x", slow_ratio="2"), "slow_ratio: a number is expected"),
+    "goodput of nothing": (lambda: LOOSE.measured_goodput(None), "log: the path of a log of scaleacross coordinate"),
+    "goodput like a number": (lambda: LOOSE.measured_goodput("x", like=3), "like: the path|x: "),
+    "verify no recommendation plan": (
+        lambda: LOOSE.verify_recommendation(None),
+        "plan: a RecommendationPlan or its path is expected, not a NoneType",
+    ),
+    "verify a plan that is not there": (lambda: LOOSE.verify_recommendation("none.json"), "none.json"),
     "emit nowhere": (lambda: LOOSE.emit("x", "torchrun", None), "directory: a path is expected, not a NoneType"),
 }
 

@@ -216,6 +216,35 @@ def test_what_a_cut_search_found_is_a_limit_and_no_claim() -> None:
     assert ["cut short" in line for line in lines] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [
+        (["best_found"], ("cut short", "1 search of runner-ups; the limit came first")),
+        (["best_found"] * 2, ("cut short", "2 searches of runner-ups; the limit came first")),
+        (["not_tried"], ("not tried", "1 decision; the limit came first")),
+        (["not_tried"] * 2 + ["best_found"] * 3, ("not tried", "2 decisions, and 3 searches cut short; the limit")),
+    ],
+)
+def test_first_lines_name_only_what_the_limit_left_open(statuses: list[Any], said: tuple[str, str]) -> None:
+    rows = tuple(
+        RunnerUp(
+            decision="tp",
+            chosen="8",
+            runner_up="",
+            step_s=None,
+            difference_s=None,
+            difference_fraction=None,
+            status=status,
+            reason="",
+        )
+        for status in statuses
+    )
+    found = Explanation(name="x", step_s=5.0, runner_ups=rows, phases=(), sensitivities=(), seconds=1.0)
+    told = {label: str(text) for label, text in explanation_summary(found).facts}
+    assert told[said[0]].startswith(said[1])
+    assert not {"cut short", "not tried"} - {said[0]} & told.keys()
+
+
 @pytest.mark.heavy
 def test_a_limit_says_which_searches_it_cut() -> None:
     plan = sa.plan(plain_job(2, 2), work_limit=5, simulated=False, alternatives=False)

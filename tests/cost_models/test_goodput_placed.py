@@ -150,7 +150,8 @@ def test_failures_that_leave_no_time_are_refused() -> None:
     problem = problem_of(plain_job(topology=topology))
     with pytest.raises(
         InputError,
-        match=r"nothing is ever trained: something fails every \S+ s and takes \S+ s to .* a shorter checkpoint_interval_s",
+        match=r"nothing is ever trained: something fails every \S+ s and takes \S+ s to restart; "
+        r"of the time are lost: .*restart 100\.0 %\. .* a shorter checkpoint_interval_s",
     ):
         goodput_of(problem, sa_decision(problem_of(plain_job(2, 2, schedules="1F1B", recompute="none"))), 2.0)
 

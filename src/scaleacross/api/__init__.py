@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scaleacross.api.files import emit as emit
     from scaleacross.api.files import verified_plan as verified_plan
     from scaleacross.api.files import verify as verify
+    from scaleacross.api.files import verify_recommendation as verify_recommendation
     from scaleacross.api.frontier import Pareto as Pareto
     from scaleacross.api.frontier import ParetoPoint as ParetoPoint
     from scaleacross.api.frontier import pareto as pareto
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from scaleacross.api.sweeping import sweep as sweep
     from scaleacross.api.synthesis import Synthesized as Synthesized
     from scaleacross.api.synthesis import synthesize as synthesize
-    from scaleacross.verification.embeddings import verify_recommendation as verify_recommendation
 
 _HOME: Final = {
     "scaleacross.api.accuracy": ("cross_check", "leave_sources_out", "score_files", "validate"),
@@ -60,11 +60,10 @@ _HOME: Final = {
     "scaleacross.api.explaining": ("explain",),
     "scaleacross.api.extending": ("extensions",),
     "scaleacross.api.improving": ("improve_settings",),
-    "scaleacross.api.files": ("emit", "verified_plan", "verify"),
+    "scaleacross.api.files": ("emit", "verified_plan", "verify", "verify_recommendation"),
     "scaleacross.api.frontier": ("Pareto", "ParetoPoint", "pareto"),
     "scaleacross.api.planning": ("plan",),
     "scaleacross.api.inference": ("plan_inference",),
-    "scaleacross.verification.embeddings": ("verify_recommendation",),
     "scaleacross.api.recommendation": ("evaluate_recommendation", "plan_recommendation"),
     "scaleacross.api.recommendation_study": (
         "compare_recommendation",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import inf
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from scaleacross.errors import InputError
@@ -29,6 +30,13 @@ def instance(name: str, value: object, kind: type[T], how: str) -> T:
     if not isinstance(value, kind):
         raise InputError(f"{name}: {how} is expected, not a {type(value).__name__}")
     return value
+
+
+def path(name: str, value: object, how: str = "a path") -> Path:
+    """Return ``value`` as a path where it is one; ``how`` says in words what to pass. Raises InputError."""
+    if not isinstance(value, str | Path):
+        raise InputError(f"{name}: {how} is expected, not a {type(value).__name__}")
+    return Path(value)
 
 
 def instances(name: str, values: Iterable[object], kind: type[T], how: str) -> Sequence[T]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from scaleacross.api.arguments import instance, numbers, path
 from scaleacross.diagnosis.perfetto import perfetto_json
 from scaleacross.diagnosis.planned import add_predictions, in_plan
 from scaleacross.diagnosis.read import find_dumps, read_dumps, without_collector
@@ -37,10 +38,15 @@ def diagnose(
         InputError: nothing to read, or none of it is readable; ``slow_ratio`` is not above 1; ``launch`` is of another
             job.
     """
+    how = "a directory of dumps, or a dump's file,"
+    listed = [path("dumps", one, how) for one in dumps]
+    if launch is not None:
+        instance("launch", launch, LaunchConfig, "a LaunchConfig (LaunchConfig.model_validate_json reads launch.json)")
+    numbers(slow_ratio=slow_ratio)
     if not slow_ratio > 1:
         raise InputError(f"slow_ratio is {slow_ratio}: a link as fast as predicted has 1, so give more than 1")
     started = time.monotonic()
-    files = find_dumps(dumps)
+    files = find_dumps(listed)
 
     def report(stage: str, done: int, total: int | None) -> None:
         progress(Progress(stage, done, total, None, None, time.monotonic() - started))

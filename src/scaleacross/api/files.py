@@ -9,6 +9,7 @@ from typing import Final
 from scaleacross import catalogue
 from scaleacross import verification as checks
 from scaleacross.api.arguments import instance, one_of
+from scaleacross.api.arguments import path as path_of
 from scaleacross.emitters import TABLE_EMITTERS, write_files
 from scaleacross.emitters import emit as write_target
 from scaleacross.errors import InputError, VerificationError
@@ -16,7 +17,7 @@ from scaleacross.spec.plan import Plan
 from scaleacross.spec.progress import Progress
 from scaleacross.spec.recommendation import RecommendationPlan
 from scaleacross.spec.verification import PassedCheck, Verification
-from scaleacross.verification.embeddings import verify_recommendation
+from scaleacross.verification import embeddings as table_checks
 
 MAX_DIFFERENCE: Final = 0.1
 """Largest |stated − simulated| / simulated step time: a choice. Of 60 planned decisions of ``benchmarks/agreement.py``
@@ -51,6 +52,21 @@ def verify(
     bound_s = None if found.report.status == "evaluated" else found.report.bound_s
     verified = Verification(plan_name=found.job.name, checks=passed, step_s=found.cost.step_s, bound_s=bound_s)
     return _simulated(found, verified, max_difference, progress) if deep else verified
+
+
+def verify_recommendation(plan: RecommendationPlan | str | Path) -> None:
+    """Recompute a recommendation plan from its job and decision, and compare.
+
+    Args:
+        plan: a RecommendationPlan or the path of one.
+
+    Raises:
+        InputError: not a recommendation plan.
+        VerificationError: a rule is broken, a memory overflows, rows or columns are missing, or a figure does not recompute.
+    """
+    if not isinstance(plan, RecommendationPlan):
+        plan = catalogue.load_recommendation_plan(path_of("plan", plan, "a RecommendationPlan or its path"))
+    table_checks.verify_recommendation(plan)
 
 
 def _simulated(
@@ -98,8 +114,7 @@ def emit(plan: Plan | RecommendationPlan | str | Path, target: str, directory: s
         VerificationError: the plan does not verify.
     """
     instance("target", target, str, "the name of a target, such as torchrun")
-    if not isinstance(directory, str | Path):
-        raise InputError(f"directory: a path is expected, not a {type(directory).__name__}")
+    folder = path_of("directory", directory)
     if not isinstance(plan, Plan | RecommendationPlan):
         read = catalogue.load_recommendation_plan if catalogue.is_recommendation(plan) else catalogue.load_plan
         plan = read(plan)
@@ -107,5 +122,5 @@ def emit(plan: Plan | RecommendationPlan | str | Path, target: str, directory: s
         checks.verify(plan, catalogue.step_errors())
         return write_target(plan, target, directory)
     one_of("target of a recommendation plan", target, tuple(TABLE_EMITTERS))
-    verify_recommendation(plan)
-    return write_files(TABLE_EMITTERS[target](plan), Path(directory))
+    table_checks.verify_recommendation(plan)
+    return write_files(TABLE_EMITTERS[target](plan), folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
 
+from scaleacross.api.arguments import path
 from scaleacross.catalogue import load_plan
 from scaleacross.errors import InputError, unreadable
 from scaleacross.simulation.long_run import SECONDS_PER_DAY, long_run
@@ -37,7 +38,9 @@ def measured_goodput(
         InputError: the log is missing, has fewer than three commits, or has a step missing or twice; or ``like`` has
             other replicas.
     """
-    run = _Log.read(log)
+    how = "the path of a log of scaleacross coordinate"
+    run = _Log.read(path("log", log, how))
+    other = run if like is None else _Log.read(path("like", like, how))
     found = None if plan is None else plan if isinstance(plan, Plan) else load_plan(plan)
     goodput = None if found is None else found.goodput
     samples = sum(sum(commit["samples"].values()) for commit in run.commits)
@@ -55,7 +58,7 @@ def measured_goodput(
         median_step_s=run.usual_s,
         mean_step_s=run.mean_s,
         useful_fraction=(samples - sum(run.commits[0]["samples"].values())) / (run.full * run.seconds / run.mean_s),
-        simulated_fraction=_simulated(run, run if like is None else _Log.read(like)),
+        simulated_fraction=_simulated(run, other),
         stall_fraction=run.lost_s / run.seconds,
         missing_fraction=run.missing_s / run.seconds,
         short_pace=run.short_pace,
@@ -89,9 +92,9 @@ class _Log:
     stalls: tuple[Stall, ...]
 
     @classmethod
-    def read(cls, path: str | Path) -> _Log:
+    def read(cls, path: Path) -> _Log:
         """Read a log. Raises InputError as ``measured_goodput`` does."""
-        events = _events(Path(path))
+        events = _events(path)
         commits = [event for event in events if event["event"] == "commit"]
         if len(commits) < 3:
             raise InputError(f"{path}: {len(commits)} committed steps; three are needed to know how long one takes")

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from scaleacross.report.compression import why_encoded
 from scaleacross.report.cost import COMPONENT_MEANING, chance, expectation
-from scaleacross.report.format import add, cell, columns, grid, percent, section
+from scaleacross.report.format import add, cell, columns, count, grid, percent, plural, section
 from scaleacross.report.summary import NO_FIGURE, FirstLines, effect
 from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp, Sensitivity, by_what_more_brings
 from scaleacross.units import human_seconds
@@ -75,10 +75,19 @@ def explanation_summary(explanation: Explanation) -> FirstLines:
     ]
     facts += [("runner-up", _runner_up(one)) for one in others[:SHOWN_FIRST]]
     if untried or cut:
-        left = f"{untried} decisions, and {cut} searches cut short" if cut else f"{untried} decisions"
-        facts.append(("not tried", f"{left}; the limit came first: raise --time-limit, --cpu-limit or --work-limit"))
+        facts.append(_left_open(untried, cut))
     facts.append(("more", "--full, --section NAME, --quiet"))
     return FirstLines(_once(facts))
+
+
+def _left_open(untried: int, cut: int) -> tuple[str, str]:
+    """Return the line on ``untried`` decisions without a search and ``cut`` searches that the limit ended."""
+    way_out = "the limit came first: raise --time-limit, --cpu-limit or --work-limit"
+    searches = f"{count(cut)} search{'' if cut == 1 else 'es'}"
+    if not untried:
+        return "cut short", f"{searches} of runner-ups; {way_out}"
+    also = f", and {searches} cut short" if cut else ""
+    return "not tried", f"{plural(untried, 'decision')}{also}; {way_out}"
 
 
 def explanation_line(explanation: Explanation) -> str:

@@ -20,6 +20,8 @@ WAITING_HOSTS: Final = (
     "true (units that wait for a host lend theirs to one another; those left over are on and fail as often as the others, as "
     "published rates count days of nodes; hosts in repair do not; assumed)"
 )
+SHOWN: Final = 5e-4
+"""A cause of a smaller share of the time is not named in an error: it would read 0.0 %."""
 LEAST_SHARE: Final = 1e-6
 """A smaller share of useful time counts as none."""
 
@@ -106,9 +108,10 @@ def goodput_of(problem: Problem, decision: Decision, step_s: float) -> Goodput:
     model = _placed(problem, decision, None)
     share, lost = useful_share(model)
     if share < LEAST_SHARE:
+        losses = ", ".join(f"{cause} {100 * part:.1f} %" for cause, part in lost.items() if part >= SHOWN)
         raise InputError(
             f"nothing is ever trained: something fails every {1 / model.rate_per_s:.3g} s and takes {model.restart_s:.3g} s to "
-            f"restart; of the time are lost: {', '.join(f'{cause} {part:.3g}' for cause, part in lost.items() if part)}. State "
+            f"restart; of the time are lost: {losses}. State "
             "longer times between failures (topology.reliability), faster recovery, more spares or a shorter "
             "checkpoint_interval_s (reliability)"
         )
