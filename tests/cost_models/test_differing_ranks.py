@@ -154,6 +154,37 @@ def test_verification_adds_the_shares_up() -> None:
     assert "V2: batch_shares hold 15 sequences, the batch has 16" in list(illegal(*two_replicas(9, 6)))
 
 
+def test_shares_add_up_to_a_batch_that_replicas_do_not_divide() -> None:
+    """Estimate, simulation and verification take 9 and 6 micro-batches of a batch of 15."""
+    problem, decision = two_replicas(9, 6)
+    job = problem.job.model_copy(update={"global_batch_sequences": 15})
+    plan = sa.evaluate((job, decision))
+    sa.verify(plan, deep=True)
+    eighteen = problem_of(job.model_copy(update={"global_batch_sequences": 18}))
+    assert plan.estimated.step_s == pytest.approx(step_s(eighteen, two_replicas()[1]))
+    assert plan.estimated.step_s == pytest.approx(sa.simulate(plan).step_s, rel=0.02)
+    assert plan.num_micro_batches == 9
+    equal = decision.model_copy(update={"batch_shares": None})
+    with pytest.raises(sa.InputError, match="a batch of 15 sequences does not divide by dp · micro-batch = 2"):
+        sa.evaluate((job, equal))
+
+
+def test_shares_of_a_pipeline_need_a_number_that_its_schedule_takes() -> None:
+    """Each replica's own micro-batches must suit the schedule; their mean need not."""
+    order = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
+    fill = ({"building": "b0", "num_accelerators": 4}, {"building": "b1", "num_accelerators": 4})
+    _, decision = two_replicas(4, 6)
+    decision = decision.model_copy(
+        update={
+            "degrees": Degrees(tp=2, pp=2, dp_replicate=2),
+            "pipeline": PipelineChoice(schedule="Interleaved1F1B", num_chunks=2),
+            "placement": Placement.model_validate({"axis_order": order, "fill": fill}),
+        }
+    )
+    problem = problem_of(plain_job(topology=plain_topology(1, 1), global_batch_sequences=10))
+    assert not list(illegal(problem, decision))
+
+
 @pytest.mark.parametrize("seed", [9, 32, 39, 44, 54, 60])
 def test_layer_costs_are_those_of_the_rows_and_of_the_memory(seed: int) -> None:
     """Layer costs of ``partition_stages`` add up to the plan's step time and memory, and both count classes alike."""

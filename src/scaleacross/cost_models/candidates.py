@@ -132,17 +132,20 @@ def candidate_of(decision: Decision, global_batch_sequences: int) -> Candidates:
     """One decision as Candidates of one row.
 
     Raises:
-        ValueError: the batch does not divide by dp · micro-batch.
+        ValueError: no batch shares are stated, and the batch does not divide by dp · micro-batch.
     """
     degrees, pipeline = decision.degrees, decision.pipeline
     per_round = degrees.dp * pipeline.micro_batch_sequences
-    if global_batch_sequences % per_round:
+    if global_batch_sequences % per_round and decision.batch_shares is None:
         raise ValueError(
             f"global batch of {global_batch_sequences} sequences is no multiple of dp {degrees.dp} × micro-batch "
             f"{pipeline.micro_batch_sequences} = {per_round}"
         )
     row = degrees.model_dump()
-    row |= {"micro_batch": pipeline.micro_batch_sequences, "num_micro_batches": global_batch_sequences // per_round}
+    row |= {
+        "micro_batch": pipeline.micro_batch_sequences,
+        "num_micro_batches": decision.mean_micro_batches(global_batch_sequences),
+    }
     row |= {"num_chunks": pipeline.num_chunks, "schedule": SCHEDULE_NAMES.index(pipeline.schedule)}
     row |= {"recompute": RECOMPUTES.index(decision.recompute), "shard": SHARD_LEVELS.index(decision.shard)}
     row |= {"context": CONTEXT_EXCHANGES.index(decision.context_exchange) if degrees.cp > 1 else 0}

@@ -128,7 +128,6 @@ def _longer_step(job: Job, profile: ModelProfile, topology: Topology, decision: 
             for share in decision.batch_shares
         )
         total = sum(share.num_replicas * share.num_micro_batches for share in shares)
-        total = -(-total // dp) * dp  # settings are read from the mean, which the shares override
     # every replica with more micro-batches: as long a step as that of the replicas that are left
     longer = job.model_copy(update={"global_batch_sequences": total * sequences})
     return plan_cost(

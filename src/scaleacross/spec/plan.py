@@ -71,6 +71,10 @@ class Decision(Spec):
                 raise ValueError(f"network: {' '.join(key)} is chosen {keys.count(key)} times; keep one")
         return value
 
+    def mean_micro_batches(self, global_batch_sequences: int) -> int:
+        """Return the micro-batches of every replica; where ``batch_shares`` differ, their mean, rounded up."""
+        return -(-global_batch_sequences // (self.degrees.dp * self.pipeline.micro_batch_sequences))
+
 
 class CostBreakdown(Spec):
     """One optimizer step, seconds; the parts add up to ``step_s``.

@@ -93,11 +93,11 @@ class Row:
 
     @classmethod
     def of(cls, job: Job, decision: Decision) -> Row:
-        """Return the row of a decision; micro-batches are those of equal replicas."""
+        """Return the row of a decision; micro-batches are the mean of the replicas."""
         degrees, pipeline = decision.degrees, decision.pipeline
         values = {
             **degrees.model_dump(),
-            "num_micro_batches": job.global_batch_sequences // (degrees.dp * pipeline.micro_batch_sequences),
+            "num_micro_batches": decision.mean_micro_batches(job.global_batch_sequences),
             "num_chunks": pipeline.num_chunks,
             "schedule": SCHEDULE_NAMES.index(pipeline.schedule),
             "recompute": RECOMPUTES.index(decision.recompute),

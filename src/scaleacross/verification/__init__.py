@@ -188,14 +188,8 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
         yield f"V2: ep {degrees.ep}{lanes} does not divide {profile.num_experts} experts"
     if profile.num_layers + profile.empty_ends < degrees.pp * pipeline.num_chunks:
         yield f"V2: {profile.num_layers} layers cannot fill pp {degrees.pp} × {pipeline.num_chunks} chunks, ends left empty"
-    per_round = degrees.dp * pipeline.micro_batch_sequences
-    if job.global_batch_sequences % per_round:
-        yield f"V2: a batch of {job.global_batch_sequences} sequences does not divide by dp · micro-batch = {per_round}"
-    else:
-        m = job.global_batch_sequences // per_round
-        reason = refused(pipeline, degrees.pp, m)
-        if reason and degrees.pp > 1:
-            yield f"V2: {reason}"
+    if decision.batch_shares is None:  # else ``v2_batch_shares`` adds up what every replica has
+        yield from _v2_equal_shares(job, decision)
     yield from v2_layers(problem, decision)
     yield from _v2_some_layers(problem, decision)
     if decision.shard == "none" and degrees.dp_shard > 1:
@@ -205,6 +199,18 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
             f"V2: shard {decision.shard} with pp {degrees.pp}: the backward pass of one micro-batch drops what others in flight "
             "need; use shard gradients, or pp 1"
         )
+
+
+def _v2_equal_shares(job: Job, decision: Decision) -> Iterator[str]:
+    """V2 of replicas with equally many micro-batches: they hold the batch, and the schedule accepts their number."""
+    pipeline, pp = decision.pipeline, decision.degrees.pp
+    per_round = decision.degrees.dp * pipeline.micro_batch_sequences
+    if job.global_batch_sequences % per_round:
+        yield f"V2: a batch of {job.global_batch_sequences} sequences does not divide by dp · micro-batch = {per_round}"
+        return
+    reason = refused(pipeline, pp, job.global_batch_sequences // per_round)
+    if reason and pp > 1:
+        yield f"V2: {reason}"
 
 
 def _v2_some_layers(problem: Problem, decision: Decision) -> Iterator[str]:
@@ -258,7 +264,7 @@ def _v2_pins(job: Job, decision: Decision, has_experts: bool) -> Iterator[str]:
 def v10_target(problem: Problem, decision: Decision) -> Iterator[str]:
     """V10: yield what the job's target cannot express; nothing if the batch does not divide, which V2 reports."""
     per_round = decision.degrees.dp * decision.pipeline.micro_batch_sequences
-    if problem.job.global_batch_sequences % per_round == 0:
+    if decision.batch_shares is not None or problem.job.global_batch_sequences % per_round == 0:
         for line in refused_by_own(problem.job, problem.profile, decision):
             yield f"V10: target {problem.job.target}: {line}"
 

@@ -201,7 +201,7 @@ def _placed(problem: Problem, decision: Decision, failures: Failures | None) -> 
     placement, degrees = decision.placement, decision.degrees
     if placement is None:
         raise ValueError("the decision has no placement")
-    micro_batches = problem.job.global_batch_sequences // (degrees.dp * decision.pipeline.micro_batch_sequences)
+    micro_batches = decision.mean_micro_batches(problem.job.global_batch_sequences)
     laid = Laid(problem.topology, placement.fill, degrees, placement.axis_order)
     return fault_model(problem.job, problem.profile, laid, micro_batches, failures)
 
