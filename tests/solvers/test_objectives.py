@@ -107,8 +107,38 @@ def test_a_limit_takes_away_what_exceeds_it_and_nothing_else(seed: int) -> None:
     assert plan.estimated.step_s == pytest.approx(min(s for money, s in tried if money <= most), rel=1e-9)
     assert plan.report.limits == {MONEY: tokens / most}
     assert plan.report.status == "optimal"
-    with pytest.raises(sa.InfeasibleError, match="keeps to tokens_per_s_per_currency_unit"):
+    with pytest.raises(sa.InfeasibleError, match="keeps to tokens_per_s_per_currency_unit") as refused:
         sa.plan(problem, limits={MONEY: tokens / (least * 0.9)}, simulated=False)
+    assert f"The largest {MONEY} found is" in str(refused.value)
+    assert _stated(refused.value, "found is") == pytest.approx(tokens / least, rel=1e-3)
+
+
+def _stated(error: sa.InfeasibleError, after: str) -> float:
+    return float(str(error).split(f"{after} ")[1].split()[0].strip(":).,"))
+
+
+@each("seed", (10,), (41,))
+def test_limits_that_no_plan_keeps_say_how_far_to_loosen_them(seed: int) -> None:
+    problem = instance(seed, MONEY)
+    with pytest.raises(sa.InfeasibleError) as refused:
+        sa.plan(problem, limits={"step_time": 1e-6}, simulated=False)
+    said = str(refused.value)
+    assert "The least step_time found is" in said and said.endswith("loosen it to that.")
+    found, bound = _stated(refused.value, "found is"), _stated(refused.value, "has less than")
+    assert found == pytest.approx(bound, rel=2e-3)
+    assert sa.plan(problem, limits={"step_time": found}, simulated=False).estimated.step_s <= found
+    with pytest.raises(sa.InfeasibleError):
+        sa.plan(problem, limits={"step_time": 0.99 * bound}, simulated=False)
+
+
+def test_two_limits_that_no_plan_keeps_together_name_what_each_alone_allows() -> None:
+    problem = instance(10, "step_time")
+    with pytest.raises(sa.InfeasibleError) as refused:
+        sa.plan(problem, limits={"step_time": 1e-6, MONEY: 1e30}, simulated=False)
+    said = str(refused.value)
+    assert "Without the other limits, the least step_time found is" in said and f"the largest {MONEY} found" in said
+    with pytest.raises(sa.InfeasibleError, match="the other limits as they are: loosen it to that"):
+        sa.plan(problem, limits={"step_time": 1e-6, MONEY: 1e-30}, simulated=False)
 
 
 @pytest.mark.parametrize("objective", [POWER, MONEY])

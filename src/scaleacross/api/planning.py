@@ -11,6 +11,7 @@ from typing import Final
 from scaleacross import verification as checks
 from scaleacross.api.arguments import instances, search_arguments, whole_numbers
 from scaleacross.api.assemble import assemble
+from scaleacross.api.loosening import how_far
 from scaleacross.api.objectives import NO_LIMITS, Limits, goal_of
 from scaleacross.api.problems import problem_of
 from scaleacross.api.refereeing import Refereed, refereed
@@ -135,7 +136,7 @@ def _best_of(state: Search, limits: Limits) -> Placed:
         )
     if limits and closest_candidate(state.problem) is not None:
         kept = ", ".join(f"{name} {value:g}" for name, value in limits.items())
-        raise InfeasibleError(f"No plan of '{state.problem.job.name}' keeps to {kept}: loosen the limit.")
+        raise InfeasibleError(f"No plan of '{state.problem.job.name}' keeps to {kept}. {how_far(state, limits)}.")
     raise explain(state)
 
 
