@@ -17,6 +17,7 @@ from scaleacross.solvers.embeddings.bound import Relaxation
 from scaleacross.solvers.embeddings.choices import alike_tables
 from scaleacross.solvers.embeddings.patterns import Answer, PatternSearch
 from scaleacross.solvers.embeddings.search import Found, _Patterns, shard_embeddings
+from scaleacross.solvers.embeddings.until import Until
 from scaleacross.workloads.recommendation import EmbeddingTable
 
 
@@ -67,8 +68,7 @@ def test_branching_settles_choices_between_options(seed: int) -> None:
     best = best_by_trying(problem)
     start = _worst_plan(problem)
     found = Found(start, busiest(problem, start), 0.0)
-    clock = time.process_time()
-    patterns = _Patterns(problem, found, lambda: 20 - (time.process_time() - clock))
+    patterns = _Patterns(problem, found, Until.within(20.0, time.process_time))
     patterns.narrow(20.0)
     assert found.objective_s == pytest.approx(best, rel=0.003)
     assert 0.99 * best <= found.bound_s <= best * (1 + 1e-6)

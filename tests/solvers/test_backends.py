@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import sys
+import threading
+import time
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
+from ortools.sat.python import cp_model
 
 from scaleacross import solvers
-from scaleacross.solvers.backends.cpsat import solve
+from scaleacross.solvers.backends.cpsat import Solver, solve, timed_solver
 from scaleacross.solvers.backends.linear_model import LinearModel
+from scaleacross.solvers.work_limit import SolverWork
 
 
 def cover(weights: list[float], pairs: list[tuple[int, int]]) -> LinearModel:
@@ -119,6 +127,60 @@ def test_ctrl_c_after_a_solve_unwinds(thread: bool) -> None:
     """CP-SAT sets the default handler after every search: `pareto` died of its next Ctrl-C without a word."""
     done = subprocess.run([sys.executable, "-c", SOLVED.format(thread=thread)], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "unwound\n"), done.stderr
+
+
+def _hard() -> cp_model.CpModel:
+    """A market split, with which CP-SAT is busy for minutes."""
+    dice, model = np.random.default_rng(0), cp_model.CpModel()
+    taken = [model.new_bool_var("") for _ in range(50)]
+    off = []
+    for weights in dice.integers(0, 1000, (6, 50)).tolist():
+        slack = model.new_int_var(0, 10**6, "")
+        off.append(slack)
+        total = cp_model.LinearExpr.weighted_sum(taken, weights)
+        model.add(total - sum(weights) // 2 <= slack)
+        model.add(sum(weights) // 2 - total <= slack)
+    model.minimize(sum(off))
+    return model
+
+
+@pytest.mark.parametrize("unwinds", [False, True])
+def test_ctrl_c_ends_a_search_and_reaches_the_handler_of_the_process(unwinds: bool) -> None:
+    """CP-SAT swallowed Ctrl-C, so that nothing after its search knew of it."""
+    heard: list[int] = []
+
+    def hear(number: int, _frame: object) -> None:
+        heard.append(number)
+        if unwinds:
+            raise KeyboardInterrupt
+
+    before, begin = signal.signal(signal.SIGINT, hear), time.monotonic()
+    ring = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    ring.start()
+    try:
+        with pytest.raises(KeyboardInterrupt) if unwinds else nullcontext():
+            assert timed_solver(60.0, 0).solve(_hard()) == cp_model.FEASIBLE
+        assert signal.getsignal(signal.SIGINT) is hear
+    finally:
+        signal.signal(signal.SIGINT, before)
+        ring.join()
+    assert heard == [signal.SIGINT] and time.monotonic() - begin < 20
+
+
+def test_a_search_ends_once_its_caller_stops_it() -> None:
+    begin = time.monotonic()
+    status = timed_solver(60.0, 0).solve_within(_hard(), 60.0, stopped=lambda: time.monotonic() - begin > 0.3)
+    assert status == cp_model.FEASIBLE and time.monotonic() - begin < 20
+
+
+def test_a_clock_of_work_counts_what_a_search_did() -> None:
+    done = []
+    for _ in range(2):
+        clock, solver = SolverWork(), Solver()
+        solver.parameters.num_workers = 1
+        solver.solve_within(_hard(), 0.5, clock)
+        done.append((clock(), solver.objective_value))
+    assert done[0] == done[1] and 0.4 < done[0][0] < 2
 
 
 def test_no_other_solver_of_cp_sat_is_made() -> None:

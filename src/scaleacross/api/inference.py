@@ -12,7 +12,9 @@ from scaleacross.catalogue.recommendation import load_inference_job
 from scaleacross.cost_models.embedding.card_problem import card_problem
 from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s
 from scaleacross.errors import InfeasibleError
+from scaleacross.solvers.embeddings.until import Until
 from scaleacross.solvers.partition_inference import CardPlan, glow_partitions, partition_inference
+from scaleacross.solvers.place_parallelism import never
 from scaleacross.spec.inference import (
     CardLoad,
     CopyPrecision,
@@ -35,38 +37,53 @@ def plan_inference(
     *,
     time_limit_s: float = 60.0,
     seed: int = 0,
+    gap_tolerance: float = 0.0,
     overrides: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    stopped: Callable[[], bool] = never,
+    work_limit: int | None = None,
 ) -> InferencePlan:
     """Return the plan with the most queries per second within the latency bound, and a bound for every other plan.
 
     Args:
         job: an InferenceJob or the path of one.
-        time_limit_s: seconds for all combinations together.
+        time_limit_s: seconds for all combinations together, measured by ``clock``.
         seed: seed of the search.
+        gap_tolerance: relative gap at which the search of a combination stops.
         overrides: ``a.b=value`` on any field of the job.
         progress: called before every combination.
+        clock: clock that measures ``time_limit_s``.
+        stopped: polled as often as the clock; once true, the search ends with the best plan so far and its gap.
+        work_limit: work instead of seconds, so equal on every machine: rounds of the search, and hundredths of a second
+            of the constraint programs by their own count of operations.
 
     Raises:
         InputError: the job is wrong.
         InfeasibleError: no combination fits and keeps the latency bound; the message gives the reason of each.
         VerificationError: the plan does not recompute (a bug: please report it).
     """
-    search_arguments(time_limit_s, seed=seed)
+    search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed, work_limit=work_limit)
     own, model = load_inference_job(job, overrides)
     kinds: list[Kind] = list(product(own.table_precisions, own.transfers, own.dense_layouts))
-    begin, bound = time.perf_counter(), float("inf")
+    until, bound = Until.within(time_limit_s, clock, stopped, work_limit), float("inf")
+    begin = until.clock()
     best: tuple[Kind, CardPlan, list[InferenceTable], CardHost] | None = None
     variants, refused = [], []
     for number, kind in enumerate(kinds):
         tables, host = card_problem(own, model, *kind)
-        spent = time.perf_counter() - begin
         if progress is not None:
-            progress(Progress("combinations", number, len(kinds), best[1].seconds if best else None, None, spent))
-        limit_s = max(0.0, time_limit_s - spent) / (len(kinds) - number)
+            progress(
+                Progress(
+                    "combinations", number, len(kinds), best[1].seconds if best else None, None, until.clock() - begin
+                )
+            )
+        limit_s = max(0.0, until.left()) / (len(kinds) - number)
         glow = _glow(tables, host)
         try:
-            plan = partition_inference(tables, host, time_limit_s=limit_s, seed=seed)
+            plan = partition_inference(
+                tables, host, time_limit_s=limit_s, seed=seed, gap_tolerance=gap_tolerance, **until.limits
+            )
         except InfeasibleError as error:
             variants.append(_variant(kind, None, glow, str(error)))
             refused.append(f"{' / '.join(kind)}: {error}")

@@ -20,12 +20,14 @@ from scaleacross.cost_models.embedding.exchange import Replicas
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest
 from scaleacross.cost_models.embedding.problem import EmbeddingProblem, allocation_of, embedding_problem, group_ranks
 from scaleacross.errors import InputError, TimeLimitError
-from scaleacross.solvers.embeddings.baselines import RULES
+from scaleacross.solvers.embeddings.baselines import torchrec_planner
 from scaleacross.solvers.embeddings.infeasible import no_plan, require_options
 from scaleacross.solvers.embeddings.search import Found, shard_embeddings
+from scaleacross.solvers.embeddings.until import Until
+from scaleacross.solvers.place_parallelism import never
 from scaleacross.spec.network_choice import Driver
 from scaleacross.spec.placement import BuildingShare
-from scaleacross.spec.progress import Progress
+from scaleacross.spec.progress import STOPPED_BY_HAND, Progress
 from scaleacross.spec.recommendation import (
     FAILURES_NOT_COUNTED,
     RecommendationDecision,
@@ -54,6 +56,8 @@ def plan_recommendation(
     progress: Callable[[Progress], None] | None = None,
     incumbents: Sequence[Assignment] | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    stopped: Callable[[], bool] = never,
+    work_limit: int | None = None,
 ) -> RecommendationPlan:
     """Return the fastest plan found for a recommendation job, verified, with its lower bound.
 
@@ -67,6 +71,9 @@ def plan_recommendation(
         incumbents: plans of other rules for one group of all ranks; the returned plan is never slower than any of them.
             None: TorchRec's rule runs for a tenth of the time, and its plan starts the search.
         clock: clock that measures ``time_limit_s``.
+        stopped: polled as often as the clock; once true, the search ends with the best plan so far and its gap.
+        work_limit: work instead of seconds, so equal on every machine: rounds of the search, and hundredths of a second
+            of the constraint programs by their own count of operations.
 
     Raises:
         InputError: the job is wrong.
@@ -74,12 +81,13 @@ def plan_recommendation(
         TimeLimitError: the limit ended without a plan and without a proof that there is none.
         VerificationError: the plan does not recompute (a bug: please report it).
     """
-    search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed)
+    search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed, work_limit=work_limit)
     own, model, topology = load_recommendation_job(job, overrides)
-    begin, tell = clock(), progress or (lambda _: None)
+    until, tell = Until.within(time_limit_s, clock, stopped, work_limit), progress or (lambda _: None)
+    limit_s, begin = until.left(), time.perf_counter() if work_limit else clock()
     for driver in own.drivers:
         group_ranks(own, topology, *_ways(own)[0], driver)  # refused before the search
-    alone = _fastest_alone(own, model, topology, time_limit_s / 10)
+    alone = _fastest_alone(own, model, topology, limit_s / 10, until)
     tried: list[tuple[EmbeddingProblem, Found]] = []
     coded = [codecs_for(own, model, topology, *way) for way in _ways(own)]
     problems = [
@@ -88,18 +96,20 @@ def plan_recommendation(
     for number, problem in enumerate(problems):
         require_options(own, problem.sharding)
         # time that one number of groups leaves goes to the following ones
-        left = max(0.0, time_limit_s - (clock() - begin)) / (len(problems) - number)
+        left = max(0.0, until.left()) / (len(problems) - number)
         found = shard_embeddings(
             problem.sharding,
             time_limit_s=left,
             seed=seed,
             gap_tolerance=max(gap_tolerance, OPTIMAL_GAP),
-            incumbents=_starts(problem, model, topology, incumbents, left / 10),
+            incumbents=_starts(problem, model, topology, incumbents, left / 10, until),
             report=_whole_steps(tell, problem),
-            clock=clock,
+            **until.limits,
         )
         tried.append((problem, found))
-    plan = _assembled(own, tried, coded, gap_tolerance, clock() - begin, seed)
+    seconds = (time.perf_counter() if work_limit else clock()) - begin
+    plan = _assembled(own, tried, coded, gap_tolerance, seconds, seed)
+    plan = _ended(plan, work_limit, stopped())
     if alone is not None and alone[0] < plan.cost.step_s:
         report = plan.report.model_copy(update={"fewer_buildings": _fewer(*alone, plan.cost.step_s)})
         plan = plan.model_copy(update={"report": report})
@@ -151,6 +161,15 @@ def evaluate_recommendation(
     return plan
 
 
+def _ended(plan: RecommendationPlan, work_limit: int | None, stopped: bool) -> RecommendationPlan:
+    """Return the plan with a note on what ended its search, where that was not the clock."""
+    notes = [STOPPED_BY_HAND] if stopped else []
+    if plan.report.status == "time_limit" and work_limit is not None and not stopped:
+        notes.append(f"the work limit of {work_limit:,} ended the search")
+    report = plan.report.model_copy(update={"notes": (*plan.report.notes, *notes)})
+    return plan.model_copy(update={"report": report})
+
+
 def _whole_steps(tell: Callable[[Progress], None], problem: EmbeddingProblem) -> Callable[[Progress], None]:
     """Return ``tell`` for a search that reports seconds of the busiest rank: with step times in their place."""
 
@@ -169,17 +188,18 @@ def _starts(
     topology: Topology,
     incumbents: Sequence[Assignment] | None,
     limit_s: float,
+    until: Until,
 ) -> Sequence[Assignment]:
     if problem.num_groups > 1:
         return ()
     if incumbents is not None:
         return incumbents
-    outcome = RULES["torchrec"].decide(problem.sharding, torchrec_view(problem, model, topology), limit_s)
+    outcome = torchrec_planner(problem.sharding, torchrec_view(problem, model, topology), limit_s, until)
     return (outcome.assignment,) if outcome.assignment else ()
 
 
 def _fastest_alone(
-    job: RecommendationJob, model: Dlrm, topology: Topology, limit_s: float
+    job: RecommendationJob, model: Dlrm, topology: Topology, limit_s: float, until: Until
 ) -> tuple[float, BuildingShare] | None:
     """Return TorchRec's least step time in any one of several buildings, in seconds, with that building's share.
 
@@ -192,7 +212,7 @@ def _fastest_alone(
             continue
         own = job.model_copy(update={"num_accelerators": size})
         problem = embedding_problem(own, model, there)
-        starts = _starts(problem, model, there, None, limit_s / len(shares))
+        starts = _starts(problem, model, there, None, limit_s / len(shares), until)
         # the estimated step of the whole building, from the time of its busiest rank
         found += [(problem.step_s(busiest(problem.sharding, start)), share) for start in starts]
     return min(found, key=lambda one: one[0], default=None)

@@ -13,6 +13,7 @@ from scaleacross.solvers.network_of_plan import Networked
 from scaleacross.solvers.objectives import Goal
 from scaleacross.solvers.search_state import Search
 from scaleacross.spec.plan import Alternative, Finalist, Headroom, ObjectiveValue, SolveReport
+from scaleacross.spec.progress import STOPPED_BY_HAND
 from scaleacross.verification.figures import TOLERANCE
 from scaleacross.workloads.problem import Problem
 from scaleacross.workloads.space import EQUAL_CHUNKS, left_out, within
@@ -113,7 +114,7 @@ def _found(state: Search, gap: float, step_s: float, timed: bool) -> dict[str, A
     elif state.past_limit and not state.stopped():
         told.append("the limit came before every alternative had been tried: the next best may be others")
     if state.stopped():
-        told.append("the search was stopped by hand: what it had not placed by then is what the gap leaves open")
+        told.append(STOPPED_BY_HAND)
     if state.bound_violation_s > 1e-9:
         told.append(
             f"a relaxed bound exceeded an exact cost by {state.bound_violation_s:.3g} s: the gap is not a proof here"

@@ -23,7 +23,8 @@ WorkLimit = Annotated[
         "--work-limit",
         metavar="N",
         min=1,
-        help="Step times that are computed at most, in place of seconds: the same plan on every machine.",
+        help="Step times that are computed at most, in place of seconds: the same plan on every machine. For tables: "
+        "rounds of the search, and hundredths of a second of its constraint programs by their own count of operations.",
     ),
 ]
 SpaceName = Literal["quick", "full"]  # that of ``spec.job``, whose import --help need not wait for

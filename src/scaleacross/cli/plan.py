@@ -144,8 +144,8 @@ def plan_command(
     from scaleacross.api.problems import written_for
     from scaleacross.cli.recommendation import plan_tables_command
 
-    shown, allowed_s = (full, sections, quiet), (time_limit_s, cpu_limit_s)
-    if plan_tables_command(context, job, output, as_json, allowed_s, overrides or (), seed, gap, shown):
+    shown, limit = (full, sections, quiet), limits(time_limit_s, cpu_limit_s, work_limit)
+    if plan_tables_command(context, job, output, as_json, limit, overrides or (), seed, gap, shown):
         return
     targets, view = targets_of(emit, output), view_of(*shown, PLAN_SECTIONS)
     slurm = slurm_fields(slurm_partition, slurm_account, slurm_time, slurm_container, slurm_extra)
@@ -156,7 +156,7 @@ def plan_command(
     asked, overridden = written_for(asked, changes, targets or ())
     search: dict[str, Any] = {"seed": seed, "gap_tolerance": gap, "overrides": overridden}
     search["referee"] = 1 if refine_s and referee is None else referee  # orders are refined by estimates
-    search |= limits(time_limit_s, cpu_limit_s, work_limit)
+    search |= limit
     if source:
         deliver_improvement(_improved(source, asked, hosts, world, search), as_json, output, targets)
     else:

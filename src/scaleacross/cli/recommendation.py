@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from scaleacross.cli.frame import answer, display, searching
-from scaleacross.cli.limits import limits
+from scaleacross.cli.stopping import first_interrupt
 from scaleacross.cli.view import RECOMMENDATION_SECTIONS, View, view_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def plan_tables_command(
     job: str | None,
     output: Path | None,
     as_json: bool,
-    allowed_s: tuple[float, float | None],
+    limit: Mapping[str, Any],
     overrides: Sequence[str],
     seed: int,
     gap: float,
@@ -33,7 +33,7 @@ def plan_tables_command(
     """Plan a recommendation or an inference job; return False where ``job`` is neither.
 
     Args:
-        allowed_s: --time-limit and --cpu-limit.
+        limit: result of ``cli.limits.limits``.
         shown: --full, --section and --quiet.
     """
     from scaleacross.catalogue import is_inference, is_recommendation
@@ -41,17 +41,18 @@ def plan_tables_command(
     if job is None or not (is_inference(job) or is_recommendation(job)):
         return False
     if is_inference(job):
-        _refuse_others(context, _PLAN_OPTIONS - {"cpu_limit_s", "gap"}, "an inference job")
-        plan_inference_command(job, output, as_json, allowed_s[0], overrides, seed, view_of(*shown, ()))
+        _refuse_others(context, _PLAN_OPTIONS, "an inference job")
+        plan_inference_command(job, output, as_json, limit, overrides, seed, gap, view_of(*shown, ()))
     else:
         _refuse_others(context, _PLAN_OPTIONS, "a recommendation job")
         view = view_of(*shown, RECOMMENDATION_SECTIONS)
-        plan_recommendation_command(job, output, as_json, limits(*allowed_s, None), overrides, seed, gap, view)
+        plan_recommendation_command(job, output, as_json, limit, overrides, seed, gap, view)
     return True
 
 
 _PLAN_OPTIONS = frozenset(
-    {"job", "output", "as_json", "time_limit_s", "cpu_limit_s", "overrides", "seed", "gap", "full", "sections", "quiet"}
+    {"job", "output", "as_json", "time_limit_s", "cpu_limit_s", "work_limit", "overrides", "seed", "gap"}
+    | {"full", "sections", "quiet"}
 )
 
 
@@ -87,15 +88,9 @@ def plan_recommendation_command(
         recommendation_summary,
     )
 
-    with searching() as progress:
+    with searching() as progress, first_interrupt() as stopped:
         plan = plan_recommendation(
-            job,
-            time_limit_s=limit["time_limit_s"],
-            clock=limit["clock"],
-            seed=seed,
-            gap_tolerance=gap,
-            overrides=overrides,
-            progress=progress,
+            job, seed=seed, gap_tolerance=gap, overrides=overrides, progress=progress, stopped=stopped, **limit
         )
     if output:
         files = {"plan.json": plan.model_dump_json(indent=2) + "\n"}
@@ -159,18 +154,25 @@ def plan_inference_command(
     job: str,
     output: Path | None,
     as_json: bool,
-    time_limit_s: float,
+    limit: Mapping[str, Any],
     overrides: Sequence[str],
     seed: int,
+    gap: float,
     view: View,
 ) -> None:
-    """Plan for inference cards, write plan.json below ``output``, print."""
+    """Plan for inference cards, write plan.json below ``output``, print.
+
+    Args:
+        limit: result of ``cli.limits.limits``.
+    """
     from scaleacross.api import plan_inference
     from scaleacross.emitters import write_files
     from scaleacross.report.inference import inference_line, inference_report, inference_summary
 
-    with searching() as progress:
-        plan = plan_inference(job, time_limit_s=time_limit_s, seed=seed, overrides=overrides, progress=progress)
+    with searching() as progress, first_interrupt() as stopped:
+        plan = plan_inference(
+            job, seed=seed, gap_tolerance=gap, overrides=overrides, progress=progress, stopped=stopped, **limit
+        )
     if output:
         write_files({"plan.json": plan.model_dump_json(indent=2) + "\n"}, output)
     view.show(

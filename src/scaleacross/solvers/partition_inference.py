@@ -7,7 +7,7 @@ spread start the search. CP-SAT then solves one model for every split of the cor
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -17,6 +17,8 @@ from ortools.sat.python import cp_model
 from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s, seconds_per_request
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.solvers.backends.cpsat import Solver
+from scaleacross.solvers.embeddings.until import Until
+from scaleacross.solvers.place_parallelism import never
 
 BIG_TABLE_BYTES: Final = 104_857_600
 """Larger tables are spread by size first (Glow, BigTableThresholdBytes)."""
@@ -113,14 +115,23 @@ def even_partition(tables: Sequence[InferenceTable], host: CardHost, cores: int)
 
 
 def partition_inference(
-    tables: Sequence[InferenceTable], host: CardHost, *, time_limit_s: float = 10.0, seed: int = 0
+    tables: Sequence[InferenceTable],
+    host: CardHost,
+    *,
+    time_limit_s: float = 10.0,
+    seed: int = 0,
+    gap_tolerance: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
+    stopped: Callable[[], bool] = never,
 ) -> CardPlan:
     """The plan with the most queries per second within the latency bound: cores and cards together.
 
     It is never slower than Glow's rule with the same cores, where that keeps the latency bound.
 
     Args:
-        time_limit_s: seconds of search for all splits of the cores together.
+        time_limit_s: seconds of search by ``clock``, for all splits of the cores together.
+        gap_tolerance: relative gap at which the search stops.
+        stopped: polled as often as the clock; once true, the search ends as if its time were over.
 
     Raises:
         InputError: no table, card or core to split.
@@ -131,7 +142,7 @@ def partition_inference(
         raise InputError(
             "partition_inference needs a table, a card, and two cores per card: look-ups and dense work share them"
         )
-    begin, splits = time.perf_counter(), range(1, host.cores)
+    until, splits = Until.within(time_limit_s, clock, stopped), range(1, host.cores)
     if (short := _too_little(tables, host)) is not None:
         raise short
     starts = [*glow_partitions(tables, host), *(even_partition(tables, host, cores) for cores in splits)]
@@ -141,13 +152,15 @@ def partition_inference(
     order = sorted(splits, key=lambda cores: least_seconds(tables, host, cores))
     for number, cores in enumerate(order):
         least = least_seconds(tables, host, cores)
-        if best is not None and least >= best.seconds:
+        if best is not None and least >= best.seconds * (1 - gap_tolerance):
+            bound = min(bound, least)
             break
-        left = time_limit_s - (time.perf_counter() - begin)
+        left = until.left()
         if left <= 0 and (best is not None or number):  # splits are sorted by bound, so the rest have no smaller one
             bound = min(bound, least)
             break
-        best, own = _solve(tables, host, cores, best, left / (len(order) - number), seed)
+        part = until.part(max(0.0, left) / (len(order) - number))
+        best, own = _solve(tables, host, cores, best, part, seed, gap_tolerance)
         bound = min(bound, own)
     if best is None:
         raise InfeasibleError(
@@ -208,7 +221,13 @@ def _least_latency(tables: Sequence[InferenceTable], host: CardHost, cores: int)
 
 
 def _solve(
-    tables: Sequence[InferenceTable], host: CardHost, cores: int, best: CardPlan | None, limit_s: float, seed: int
+    tables: Sequence[InferenceTable],
+    host: CardHost,
+    cores: int,
+    best: CardPlan | None,
+    until: Until,
+    seed: int,
+    gap: float,
 ) -> tuple[CardPlan | None, float]:
     """The better of ``best`` and the best plan with these cores, and a lower bound in seconds for these cores."""
     least, total = least_seconds(tables, host, cores), sum(table.output_bytes for table in tables)
@@ -228,9 +247,9 @@ def _solve(
             model.add(row[card] == 0)
     model.minimize(top)
     solver = Solver()
-    solver.parameters.max_time_in_seconds, solver.parameters.num_workers = max(limit_s, 0.01), 1
-    solver.parameters.random_seed = seed
-    status = solver.solve(model)
+    solver.parameters.num_workers, solver.parameters.random_seed = 1, seed
+    solver.parameters.relative_gap_limit = gap
+    status = solver.solve_within(model, until.left(), **until.limits)
     if status == cp_model.INFEASIBLE:
         return best, upper if best is not None else inf
     bound = max(least, solver.best_objective_bound * step)

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
+
+WORK_S: Final = 0.01
+"""Seconds on an idle machine that one unit of work of a search by constraint programs takes, about."""
 
 
 class WorkClock:
     """Replaces a clock of seconds; its time is the number of step times computed and of candidates begun."""
 
     def __init__(self) -> None:
-        self._done = 0
+        self._done = 0.0
 
     def __call__(self) -> float:
-        return float(self._done)
+        return self._done
 
     def count(self) -> None:
         """Count one more step time or candidate."""
         self._done += 1
+
+
+class SolverWork(WorkClock):
+    """Replaces a clock of seconds in a search by constraint programs: seconds of work, equal on every machine.
+
+    One plan counts as WORK_S, a constraint program as the seconds that it measures its own operations to take.
+    """
+
+    def __call__(self) -> float:
+        return self._done * WORK_S
+
+    def spend(self, seconds: float) -> None:
+        """Count the work of a constraint program."""
+        self._done += seconds / WORK_S
 
 
 def count_one(clock: Callable[[], float]) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+STOPPED_BY_HAND: Final = "the search was stopped by hand: what it had not placed by then is what the gap leaves open"
+"""Note of a plan whose search its caller ended."""
 
 
 @dataclass(frozen=True)

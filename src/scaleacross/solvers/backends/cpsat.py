@@ -12,15 +12,22 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from types import FrameType
 from typing import Any, Final
 
 from ortools.sat.python import cp_model
 
 from scaleacross.solvers.backends.linear_model import LinearModel, Row, Solution, Status
+from scaleacross.solvers.work_limit import SolverWork
 
 TICKS: Final = 10**7
 WORKERS: Final = 2
 """Threads of searches that end by the clock."""
+LOOK_S: Final = 0.02
+"""Seconds between two looks at what may end a search."""
 STATUS_NAMES: Final[dict[Any, Status]] = {
     cp_model.OPTIMAL: "optimal",
     cp_model.FEASIBLE: "feasible",
@@ -29,25 +36,81 @@ STATUS_NAMES: Final[dict[Any, Status]] = {
 
 
 class Solver(cp_model.CpSolver):
-    """CP-SAT that leaves the process's handler of Ctrl-C as it was.
+    """CP-SAT whose search ends at Ctrl-C, after the process's own handler has run.
 
-    CP-SAT catches Ctrl-C, ends its search, and then sets the system's default: the next Ctrl-C would kill the process
-    without KeyboardInterrupt, so that nothing is unwound. The handler is put back. A thread may not set handlers, so
-    there CP-SAT catches nothing.
+    By itself CP-SAT catches Ctrl-C, tells nobody, and sets the system's default handler, so that the next Ctrl-C kills
+    the process. Handlers run in the main thread only, which a search would block. So there the search runs in another
+    thread. In any other thread Ctrl-C is no concern of the search.
     """
 
     def solve(
         self, model: cp_model.CpModel, solution_callback: cp_model.CpSolverSolutionCallback | None = None
     ) -> cp_model.CpSolverStatus:
-        """Return the status of the search, as CP-SAT does."""
+        """Return the status of the search, as CP-SAT does.
+
+        Raises:
+            KeyboardInterrupt: the process's handler raised it.
+        """
+        self.parameters.catch_sigint_signal = False
         before = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is not threading.main_thread() or before is None:
-            self.parameters.catch_sigint_signal = False
+        if threading.current_thread() is not threading.main_thread() or not callable(before):
             return super().solve(model, solution_callback)
+        heard, own = threading.Event(), before
+
+        def hear(number: int, frame: FrameType | None) -> None:
+            heard.set()
+            own(number, frame)
+
+        thread = ThreadPoolExecutor(1)
+        signal.signal(signal.SIGINT, hear)
         try:
-            return super().solve(model, solution_callback)
+            search = thread.submit(super().solve, model, solution_callback)
+            try:
+                while not search.done():
+                    wait([search], LOOK_S)
+                    # again and again, as it has no effect on a search that has not begun
+                    if heard.is_set():
+                        self.stop_search()
+            finally:
+                while not search.done():
+                    self.stop_search()
+                    wait([search], LOOK_S)
+            return search.result()
         finally:
             signal.signal(signal.SIGINT, before)
+            thread.shutdown()
+
+    def solve_within(
+        self,
+        model: cp_model.CpModel,
+        limit_s: float,
+        clock: Callable[[], float] = time.perf_counter,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> cp_model.CpSolverStatus:
+        """Return the status of a search of at most ``limit_s`` seconds of ``clock``, or until ``stopped``.
+
+        A clock of work is advanced by the search's own measure of its operations.
+        """
+        limit_s = max(limit_s, 0.01)
+        if isinstance(clock, SolverWork):
+            self.parameters.max_deterministic_time = min(self.parameters.max_deterministic_time, limit_s)
+        end, done = clock() + limit_s, threading.Event()
+
+        def watch() -> None:
+            while not done.wait(LOOK_S):
+                if clock() >= end or stopped():
+                    self.stop_search()
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            status = self.solve(model)
+        finally:
+            done.set()
+            watcher.join()
+        if isinstance(clock, SolverWork):
+            clock.spend(self.response_proto.deterministic_time)
+        return status
 
 
 def solve(model: LinearModel, time_limit_s: float, seed: int = 0) -> Solution:

@@ -17,15 +17,13 @@ copied at ranks, buffers are unlimited, and start times replace one variable per
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
 from scaleacross.solvers.backends.cpsat import timed_solver
 from scaleacross.solvers.collective_synthesis.lanes import CAPACITY_UNITS, Instance
 from scaleacross.solvers.collective_synthesis.routes import Hop, Hops, makespan
-
-_MOST_OF_IT: Final = 0.9
 
 
 class ModelResult(NamedTuple):
@@ -58,17 +56,10 @@ class GatherModel:
         self.cp.minimize(self.last)
 
     def solve(self, time_limit_s: float, seed: int, gap: float, tell: Callable[[], None]) -> ModelResult:
-        """Search until the relative gap is at most ``gap``; ``tell`` is called at every improvement.
-
-        Raises:
-            KeyboardInterrupt: the search ended early without a proof. CP-SAT catches Ctrl-C itself and does not report
-                it.
-        """
+        """Search until the relative gap is at most ``gap``; ``tell`` is called at every improvement."""
         solver = timed_solver(time_limit_s, seed)
         solver.parameters.relative_gap_limit = gap
         status = solver.solve(self.cp, _Listener(tell))
-        if status in (cp_model.FEASIBLE, cp_model.UNKNOWN) and solver.wall_time < _MOST_OF_IT * time_limit_s:
-            raise KeyboardInterrupt
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return ModelResult(self.lower, None)
         hops = tuple(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +20,7 @@ from scaleacross.cost_models.embedding.options import LOOKUP, Assignment, Option
 from scaleacross.cost_models.embedding.torchrec import CACHE_RATIO, column_width
 from scaleacross.solvers.backends.cpsat import WORKERS
 from scaleacross.solvers.embeddings.exact import solve_part, whole_part
+from scaleacross.solvers.embeddings.until import Until
 from scaleacross.spec.recommendation import Sharding
 from scaleacross.workloads.recommendation import EmbeddingTable
 
@@ -46,20 +46,26 @@ class Rule:
 # --- TorchRec's planner ---------------------------------------------------------------------------------------------
 
 
-def torchrec_planner(ours: ShardingProblem, theirs: ShardingProblem | None, limit_s: float) -> Outcome:
+def torchrec_planner(
+    ours: ShardingProblem, theirs: ShardingProblem | None, limit_s: float, until: Until | None = None
+) -> Outcome:
     """TorchRec's default proposers and partitioner, with its own estimator as judge.
 
     The proposers are greedy by slowest shard, greedy by sum of shards, and uniform. The grid search of at most 10,000
     combinations is left out, because TorchRec itself skips it for more than a handful of tables.
+
+    Args:
+        limit_s: seconds by the clock on the wall, or by that of ``until``.
+        until: the search of which the rule is a part.
     """
     if theirs is None:
         return Outcome(None, "its estimator knows one kind of rank")
     best: tuple[float, Assignment] | None = None
     seen: set[tuple[int, ...]] = set()
-    start, complete = time.perf_counter(), True
+    left, complete = (until.part(limit_s) if until else Until.within(limit_s)).left, True
     partition = _Partition(theirs)
     for proposal in _proposals(theirs):
-        if time.perf_counter() - start > limit_s:
+        if left() < 0:
             complete = False
             break
         if proposal in seen:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from scaleacross.solvers.backends.cpsat import Solver
 from scaleacross.solvers.embeddings.choices import Alike, alike_tables
 from scaleacross.solvers.embeddings.construct import interchangeable
 
-_LOOK_S = 0.02
-"""Wall-clock seconds between two checks of the clock."""
 _STEPS = 200_000
 """Integer steps per incumbent. Costs are rounded down to them, so that the bound of the model stays a bound."""
 
@@ -211,11 +208,13 @@ def solve_part(
     workers: int = 1,
     work: float = float("inf"),
     clock: Callable[[], float] = time.perf_counter,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Solved:
     """Minimise the busiest of the part's ranks below ``upper_s`` seconds, within the limits.
 
     Args:
         limit_s: seconds by ``clock``.
+        stopped: polled during the search, which ends once it is true.
         work: deterministic work of the solver, about seconds of an idle core, so that a busy machine finds the same.
     """
     program = _Program(problem, part, upper_s)
@@ -231,28 +230,8 @@ def solve_part(
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
     solver.parameters.relative_gap_limit = gap
-    status = _solved_within(solver, program.model, max(limit_s, 0.01), clock)
+    status = solver.solve_within(program.model, limit_s, clock, stopped)
     found = program.decode(solver) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
     proved = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
     reached_s = upper_s if status == cp_model.INFEASIBLE else solver.best_objective_bound * program.step_s
     return Solved(found, max(lower_s, reached_s), proved)
-
-
-def _solved_within(
-    solver: cp_model.CpSolver, model: cp_model.CpModel, limit_s: float, clock: Callable[[], float]
-) -> cp_model.CpSolverStatus:
-    """Solve for at most ``limit_s`` seconds of ``clock``; the solver itself only knows wall-clock limits."""
-    end, done = clock() + limit_s, threading.Event()
-
-    def watch() -> None:
-        while not done.wait(_LOOK_S):
-            if clock() >= end:
-                solver.stop_search()
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        return solver.solve(model)
-    finally:
-        done.set()
-        watcher.join()

@@ -25,6 +25,8 @@ from scaleacross.solvers.embeddings.level import level_plan
 from scaleacross.solvers.embeddings.neighbourhoods import merged, next_part
 from scaleacross.solvers.embeddings.patterns import MOST_TABLES, Answer, PatternSearch
 from scaleacross.solvers.embeddings.random_keys import MOST_PLACES, RandomKeys
+from scaleacross.solvers.embeddings.until import Until
+from scaleacross.solvers.place_parallelism import never
 from scaleacross.spec.progress import Progress
 
 EXACT_SIZE = 12_000
@@ -94,6 +96,7 @@ def shard_embeddings(
     incumbents: Sequence[Assignment] = (),
     report: Callable[[Progress], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
+    stopped: Callable[[], bool] = never,
 ) -> Found:
     """The plan with the least seconds on the busiest rank found in the time, and a lower bound on all plans.
 
@@ -101,11 +104,10 @@ def shard_embeddings(
         time_limit_s: seconds by ``clock``; the relaxation and the first plans are made even beyond it.
         gap_tolerance: relative gap at which the search stops.
         incumbents: plans that ours must not be slower than.
+        stopped: polled as often as the clock; once true, the search ends as if its time were over.
     """
-    begin, found, stated = clock(), Found(), problem
-
-    def left() -> float:
-        return time_limit_s - (clock() - begin)
+    until, stated = Until.within(time_limit_s, clock, stopped), problem
+    begin, found, left = clock(), Found(), until.left
 
     def tell(stage: str, done: int) -> None:
         best = found.objective_s if found.assignment else None
@@ -141,16 +143,16 @@ def shard_embeddings(
     problem, groups, _ = _narrowed(problem, groups, relaxation, found, ())
     tell("placing", 1)
     small = size_of(groups, problem) <= EXACT_SIZE
-    patterns, ways = _patterns_of(problem, found, left, clock), list[Way]()
+    patterns, ways = _patterns_of(problem, found, until), list[Way]()
     if patterns is not None:
         ways.append(patterns.narrow)
     if small:
-        ways.append(lambda seconds: _exact(problem, found, seconds, seed, target, clock))
+        ways.append(lambda seconds: _exact(problem, found, seconds, seed, target, until))
     ways = _tried(ways, found, left, target)
     tell("placing", 2)
     # half of the time stays for the proof, if there is any way to one
     proof_s = left() / 2 if ways else 0.0
-    _improve(problem, found, lambda: left() - proof_s, random.Random(seed), target, tell, clock)
+    _improve(problem, found, lambda: left() - proof_s, random.Random(seed), target, tell, until)
     for others, way in zip(reversed(range(len(ways))), ways, strict=True):
         if found.gap > target and left() > _LEAST_S:
             way(left() / (1 + others))
@@ -261,11 +263,11 @@ def _exact(
     limit_s: float,
     seed: int,
     gap: float,
-    clock: Callable[[], float],
+    until: Until,
 ) -> None:
     start = relabelled(problem, found.assignment) if found.assignment else None
     upper = found.objective_s if found.assignment else _worst(problem)
-    solved = solve_part(problem, whole_part(problem), upper, limit_s, seed, start, found.bound_s, gap, clock=clock)
+    solved = solve_part(problem, whole_part(problem), upper, limit_s, seed, start, found.bound_s, gap, **until.limits)
     if solved.found is not None:
         own = [solved.found[table] for table in range(len(problem.tables))]
         plan = Assignment(tuple(index for index, _ in own), tuple(ranks for _, ranks in own))
@@ -281,8 +283,7 @@ class _Patterns:
 
     problem: ShardingProblem
     found: Found
-    left: Callable[[], float]
-    clock: Callable[[], float] = time.perf_counter
+    until: Until
 
     @cached_property
     def _search(self) -> PatternSearch:
@@ -290,8 +291,8 @@ class _Patterns:
 
     def narrow(self, limit_s: float) -> None:
         """Raise the bound and improve the plan within ``limit_s`` seconds."""
-        found, end = self.found, self.left() - limit_s
-        raised = self._search.narrowed(found.bound_s, found.objective_s, lambda: self.left() - end)
+        found, left = self.found, self.until.part(limit_s).left
+        raised = self._search.narrowed(found.bound_s, found.objective_s, left)
         if raised > found.bound_s:
             found.bound_s = min(raised, found.objective_s)
             found.methods.append("bound by patterns of whole shards")
@@ -307,8 +308,10 @@ class _Patterns:
         only, packed = replace(problem, options=fixed), pack(problem, chosen, 0.0)
         found.take(problem, packed, "patterns of whole shards")
         start = relabelled(only, Assignment((0,) * len(chosen), packed.ranks)) if packed else None
-        part, limit = whole_part(only), self.left()
-        solved = solve_part(only, part, found.objective_s, limit, 0, start, limit_s, work=_PLACE_WORK, clock=self.clock)
+        part, limits = whole_part(only), self.until.limits
+        solved = solve_part(
+            only, part, found.objective_s, self.until.left(), 0, start, limit_s, work=_PLACE_WORK, **limits
+        )
         if solved.found is not None:
             plan = Assignment(tuple(chosen), tuple(solved.found[table][1] for table in range(len(chosen))))
             found.take(problem, plan, "patterns of whole shards")
@@ -317,13 +320,11 @@ class _Patterns:
         return ("refuted" if solved.bound_s > limit_s * (1 + 1e-4) else "open"), found.objective_s
 
 
-def _patterns_of(
-    problem: ShardingProblem, found: Found, left: Callable[[], float], clock: Callable[[], float]
-) -> _Patterns | None:
+def _patterns_of(problem: ShardingProblem, found: Found, until: Until) -> _Patterns | None:
     """The search by patterns; None where there are too many tables, no plan, or ranks that differ."""
     if len(problem.tables) > MOST_TABLES or found.assignment is None or not _alike(problem):
         return None
-    return _Patterns(problem, found, left, clock)
+    return _Patterns(problem, found, until)
 
 
 def _alike(problem: ShardingProblem) -> bool:
@@ -344,7 +345,7 @@ def _improve(
     dice: random.Random,
     target: float,
     tell: Callable[[str, int], None],
-    clock: Callable[[], float],
+    until: Until,
 ) -> None:
     """Free the tables of the busiest ranks and some others, and place them better, while that helps."""
     quiet, rounds = 0, 0
@@ -356,7 +357,7 @@ def _improve(
             continue
         best, seed = found.assignment, dice.randrange(2**31)
         solved = solve_part(
-            problem, part, found.objective_s, left(), seed, best, found.bound_s, work=_PART_WORK, clock=clock
+            problem, part, found.objective_s, left(), seed, best, found.bound_s, work=_PART_WORK, **until.limits
         )
         better = solved.found is not None and found.take(problem, merged(best, solved.found), "neighbourhoods")
         quiet = 0 if better else quiet + 1
