@@ -264,6 +264,20 @@ def test_llama3_table_4(row: int, published_tflop_per_s: float, within: float) -
     sa.verify(found)
 
 
+def test_another_sequence_length_says_what_becomes_of_the_tokens(small: Plan, tmp_path: Path) -> None:
+    """A plan.json states its batch in sequences, so that longer sequences are more tokens."""
+    path = tmp_path / "plan.json"
+    path.write_text(small.model_dump_json())
+    longer, tokens = small.job.sequence_length * 2, small.job.tokens_per_step
+
+    def notes(*overrides: str) -> str:
+        return "; ".join(sa.evaluate(path, overrides=[f"sequence_length={longer}", *overrides]).report.notes)
+
+    assert f"{2 * tokens:,} tokens a step, {tokens:,} before; --set global_batch_tokens={tokens} keeps" in notes()
+    assert "tokens a step" not in notes(f"global_batch_tokens={tokens}")
+    assert "tokens a step" not in "; ".join(sa.evaluate(path).report.notes)
+
+
 def test_evaluating_a_plan_gives_its_own_figures(small: Plan) -> None:
     again = sa.evaluate(small)
     assert (again.cost, again.memory, again.traffic) == (small.cost, small.memory, small.traffic)

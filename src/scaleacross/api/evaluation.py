@@ -11,7 +11,7 @@ from scaleacross.api.arguments import instance
 from scaleacross.api.assemble import assemble, cost_of, versions
 from scaleacross.api.objectives import gap_of, objective_value
 from scaleacross.api.problems import problem_of
-from scaleacross.api.stated import stated
+from scaleacross.api.stated import noted, stated
 from scaleacross.cost_models.candidates import candidate_of
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import accelerator_types
@@ -49,7 +49,9 @@ def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Seq
     """
     job, decision, left = _job_and_decision(source, overrides)
     problem = problem_of(job, left)
-    return stated(evaluated(problem, decision, adapts=bool(overrides)), problem)
+    found = stated(evaluated(problem, decision, adapts=bool(overrides)), problem)
+    hint = _other_tokens(job, problem.job, left)
+    return noted(found, hint) if hint else found
 
 
 def evaluated(problem: Problem, decision: Decision, degraded: bool = True, adapts: bool = False) -> Plan:
@@ -93,6 +95,18 @@ def evaluated(problem: Problem, decision: Decision, degraded: bool = True, adapt
     notes += [f"takes memory that plans keep free: {line}" for line in checks.takes_headroom(cost.memory)]
     report = _evaluation_report(problem, decision, cost, notes)
     return assemble(problem, decision, cost, report, degraded=degraded)
+
+
+def _other_tokens(before: Job, job: Job, overrides: Sequence[str]) -> str:
+    """Return a note where ``overrides`` change the sequence length alone, and with it the tokens of a step."""
+    kept = job.global_batch_sequences
+    of_batch = any(one.startswith("global_batch_") for one in overrides)
+    if before.sequence_length == job.sequence_length or before.global_batch_sequences != kept or of_batch:
+        return ""
+    return (
+        f"the batch stays {kept:,} sequences: {job.tokens_per_step:,} tokens a step, {before.tokens_per_step:,} before; "
+        f"--set global_batch_tokens={before.tokens_per_step} keeps the tokens"
+    )
 
 
 def runs(problem: Problem, decision: Decision) -> bool:
