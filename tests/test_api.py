@@ -110,7 +110,7 @@ def test_a_small_trunk_decides_as_well() -> None:
 
 
 @pytest.mark.slow
-def test_the_other_axes_across_the_trunk_are_priced(compared: Plan, narrow: Plan) -> None:
+def test_the_other_axes_across_the_trunk_are_estimated(compared: Plan, narrow: Plan) -> None:
     """The report has a step time for each other axis across the buildings, on a wide and a narrow link."""
     components = {"dp_shard": "exposed gradient and parameter traffic", "pp": "exposed pipeline messages"}
     for here in (compared, narrow):
@@ -135,7 +135,7 @@ def outermost(plan: Plan) -> str:
 
 
 @pytest.mark.slow
-def test_a_far_trunk_is_answered_by_fewer_crossings(plan: Plan, far: Plan) -> None:
+def test_a_distant_link_is_answered_by_fewer_crossings(plan: Plan, far: Plan) -> None:
     """Over a long link the plan has fewer chunks, because every chunk crosses the link with each message."""
     assert plan.placement.spans["pp"] == "campus"
     assert far.decision.pipeline.num_chunks < plan.decision.pipeline.num_chunks
@@ -264,20 +264,6 @@ def test_llama3_table_4(row: int, published_tflop_per_s: float, within: float) -
     sa.verify(found)
 
 
-def test_another_sequence_length_says_what_becomes_of_the_tokens(small: Plan, tmp_path: Path) -> None:
-    """A plan.json states its batch in sequences, so that longer sequences are more tokens."""
-    path = tmp_path / "plan.json"
-    path.write_text(small.model_dump_json())
-    longer, tokens = small.job.sequence_length * 2, small.job.tokens_per_step
-
-    def notes(*overrides: str) -> str:
-        return "; ".join(sa.evaluate(path, overrides=[f"sequence_length={longer}", *overrides]).report.notes)
-
-    assert f"{2 * tokens:,} tokens a step, {tokens:,} before; --set global_batch_tokens={tokens} keeps" in notes()
-    assert "tokens a step" not in notes(f"global_batch_tokens={tokens}")
-    assert "tokens a step" not in "; ".join(sa.evaluate(path).report.notes)
-
-
 def test_evaluating_a_plan_gives_its_own_figures(small: Plan) -> None:
     again = sa.evaluate(small)
     assert (again.cost, again.memory, again.traffic) == (small.cost, small.memory, small.traffic)
@@ -327,7 +313,7 @@ def test_settings_that_no_building_holds() -> None:
         sa.evaluate((plain_job(1), decision()))
 
 
-def test_settings_that_do_not_fit_in_memory_are_priced_with_a_note() -> None:
+def test_settings_that_do_not_fit_in_memory_are_estimated_with_a_note() -> None:
     job = plain_job(2)
     assert not isinstance(job.topology, str)
     job.topology["regions"][0]["buildings"][0]["accelerator"]["memory_bytes"] = 40 * 2**20
@@ -373,7 +359,7 @@ def test_the_public_names() -> None:
     assert instance(0).job == random_job(0)
 
 
-def test_a_replay_loads_no_solver_and_no_cost_model() -> None:
+def test_a_simulation_loads_no_solver_and_no_cost_model() -> None:
     """A fresh interpreter simulates without imports that only planning needs, because these take time."""
     absent = ("ortools", "pandas", "scaleacross.solvers", "scaleacross.cost_models")
     code = f"import sys\nfrom scaleacross import api\nprint(api.simulate.__name__, [m for m in {absent} if m in sys.modules])"

@@ -329,9 +329,9 @@ def test_emit_names_what_another_plan_left_in_the_folder(plan: Plan, tmp_path: P
 def test_plan_then_evaluate_agree(job: str, tmp_path: Path) -> None:
     made = run("plan", job, "--json", "-o", str(tmp_path))
     assert made.exit_code == 0, made.output
-    priced = run("evaluate", str(tmp_path / "plan.json"), "--json")
-    assert priced.exit_code == 0, priced.output
-    first, second = json.loads(made.stdout), json.loads(priced.stdout)
+    estimated = run("evaluate", str(tmp_path / "plan.json"), "--json")
+    assert estimated.exit_code == 0, estimated.output
+    first, second = json.loads(made.stdout), json.loads(estimated.stdout)
     assert second["cost"] == first["cost"]
     assert second["report"]["status"] == "evaluated"
 

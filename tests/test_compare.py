@@ -75,7 +75,7 @@ def test_ours_is_never_slower_on_random_problems(seed: int) -> None:
     assert all(baseline.decision is not None or baseline.reason for baseline in found.rivals)
 
 
-def test_a_rival_that_the_search_cannot_beat_is_our_plan(found: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_that_the_search_cannot_beat_is_our_plan(found: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without time to search, the plan is the best baseline's."""
     best = found.plan
     bare = best.placement.model_copy(update={"spans": {}})
@@ -154,7 +154,7 @@ def test_command_takes_the_limits_of_plan(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_command_writes_settings_that_evaluate_prices_alike(tmp_path: Path) -> None:
+def test_command_writes_settings_that_evaluate_estimates_alike(tmp_path: Path) -> None:
     source = tmp_path / "job.yaml"
     source.write_text(yaml.safe_dump(job().model_dump(mode="json")))
     result = CliRunner().invoke(app, ["compare", str(source), "--json", "-o", str(tmp_path / "out")])
@@ -178,10 +178,10 @@ def test_a_lead_says_how_sure_it_is(found: Comparison) -> None:
     ours = found.plan
     assert ours.interval is not None
     assert ours.interval.p10_s < ours.cost.step_s < ours.interval.p90_s
-    priced = [baseline for baseline in found.rivals if baseline.step_s is not None]
-    sure = [baseline.probability_ours_faster for baseline in priced]
+    estimated = [baseline for baseline in found.rivals if baseline.step_s is not None]
+    sure = [baseline.probability_ours_faster for baseline in estimated]
     assert sure == sorted(sure)  # the larger the lead, the more certain
     assert all(0.5 <= one < 1 for one in sure if one is not None)
-    assert all(baseline.interval is not None and baseline.interval.p10_s < baseline.step_s for baseline in priced)
+    assert all(baseline.interval is not None and baseline.interval.p10_s < baseline.step_s for baseline in estimated)
     assert [chance(one) for one in (0.5, 0.999, 0.001)] == ["50 %", "> 99 %", "< 1 %"]
     assert "nobody published a step time of an accelerator and precision of this plan" in " ".join(shown(found).split())

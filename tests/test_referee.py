@@ -63,7 +63,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 
 
 @pytest.mark.heavy
-def test_finalists_are_the_best_by_price_each_with_its_replay(alone: Plan) -> None:
+def test_finalists_are_the_best_by_estimate_each_with_its_simulation(alone: Plan) -> None:
     found = sa.plan(JOB, referee=3)
     simulated = found.report.finalists
     assert len(simulated) == 3
@@ -113,7 +113,7 @@ def test_other_kinds_come_before_a_third_of_the_same(alone: Plan, monkeypatch: p
 
 
 @pytest.mark.heavy
-def test_the_fastest_in_the_replay_is_the_plan_with_its_own_gap(alone: Plan, replays: list[Plan]) -> None:
+def test_the_fastest_in_the_simulation_is_the_plan_with_its_own_gap(alone: Plan, replays: list[Plan]) -> None:
     found = sa.plan(JOB, referee=4)
     assert len(replays) == 4
     dearest = max(replays, key=lambda plan: plan.cost.step_s)
@@ -262,7 +262,7 @@ def test_the_report_says_where_fewer_finalists_than_asked_for_exist(replays: lis
 
 
 @pytest.mark.heavy
-def test_cli_says_what_the_referee_chose(replays: list[Plan], tmp_path: Path) -> None:
+def test_cli_says_what_the_simulation_chose(replays: list[Plan], tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(instances.plain_job(2, degrees={"cp": 1}, schedules=["1F1B"]).model_dump_json())
     shown = CliRunner().invoke(app, ["plan", str(path), "--referee", "2"])

@@ -33,7 +33,7 @@ def plan_with(schedule: str, **job: object) -> Plan:
 
 
 @pytest.mark.heavy
-def test_a_better_order_is_priced_and_verified() -> None:
+def test_a_better_order_is_estimated_and_verified() -> None:
     plan = plan_with("1F1B")
     refined = api.refine_schedule(plan, 2.0)
     assert refined.cost.step_s < plan.cost.step_s

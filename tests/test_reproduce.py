@@ -214,7 +214,7 @@ def test_the_page_states_what_the_rows_say(found: Reproduction) -> None:
 
 
 @pytest.mark.heavy
-def test_the_referee_replays_what_the_records_name(folder: Path, found: Reproduction) -> None:
+def test_the_simulation_runs_what_the_records_name(folder: Path, found: Reproduction) -> None:
     assert not any("ours_simulated_s" in row for row in found.rows)
     assert "was simulated yet" in design_page(found, "", date(2030, 1, 2))
     replayed = sa.reproduce(SMALL, directory=folder, points=1, replay=True)
@@ -255,7 +255,7 @@ def test_a_plan_that_the_simulator_refuses_has_no_time_and_says_why(
 
 
 @pytest.mark.heavy
-def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) -> None:
+def test_the_page_names_what_the_simulation_says_against_us(found: Reproduction) -> None:
     """The page lists lost comparisons, wrong estimates, plans without a simulation, and baselines without a plan."""
     rows = [dict(row) for row in found.rows]
     rows[0] |= {
@@ -280,7 +280,7 @@ def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) ->
 
 
 @pytest.mark.heavy
-def test_the_referee_chooses_our_plan_among_the_finalists_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_chooses_our_plan_among_the_finalists_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
     """The finalist with the longest estimate is fastest here and becomes our plan.
 
     The comparison by estimates uses the best estimate, which loses to no baseline. Simulated times are below all
@@ -332,7 +332,7 @@ def test_fields_of_a_space_can_be_overridden() -> None:
 
 
 @pytest.mark.heavy
-def test_the_page_tells_rivals_that_were_cut_short_from_others(found: Reproduction) -> None:
+def test_the_page_tells_baselines_that_were_cut_short_from_others(found: Reproduction) -> None:
     rows = [dict(row) | {f"{name}_complete": True for name in BASELINE_NAMES} for row in found.rows]
     rows[0]["production_complete"] = False
     page = design_page(Reproduction(**{**vars(found), "rows": tuple(rows)}), "", date(2030, 1, 2))
@@ -377,7 +377,9 @@ def test_cli(folder: Path, found: Reproduction, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_too_little_agreement_of_price_and_replay_fails(folder: Path, found: Reproduction, tmp_path: Path) -> None:
+def test_too_little_agreement_of_estimate_and_simulation_fails(
+    folder: Path, found: Reproduction, tmp_path: Path
+) -> None:
     path, home = tmp_path / "small.yaml", tmp_path / "home"
     path.write_text(json.dumps(SMALL))
     shutil.copytree(folder, home)

@@ -216,7 +216,7 @@ def test_rows_say_whether_their_step_is_simulated(monkeypatch: pytest.MonkeyPatc
     assert re.search(r"^ *8 +– +\S+ m?s", shown.getvalue(), re.MULTILINE)
 
 
-def test_evaluate_prices_settings(tmp_path: Path) -> None:
+def test_evaluate_estimates_settings(tmp_path: Path) -> None:
     plan = sa.plan(plain_job(2, **SMALL))
     path = tmp_path / "settings.yaml"
     decision = plan.decision.model_dump(mode="json")

@@ -28,7 +28,7 @@ def sweep(tmp_path: Path, latency_us: float, bytes_per_us: float, gpu: str = "NV
     return path
 
 
-def test_rows_over_nodes_are_scored_by_the_price_on_their_machine(tmp_path: Path) -> None:
+def test_rows_over_nodes_are_scored_by_the_estimate_on_their_machine(tmp_path: Path) -> None:
     """Rows over nodes are scored by the estimate on their machine.
 
     The true latency of 375 µs is in no catalogue, so estimates are much too fast below 1 MiB. They are close if bytes

@@ -36,7 +36,7 @@ def of(op: str, system: str, num_nodes: int) -> dict[int, Measurement]:
     return {row.size_bytes: row for row in rows if (row.op, row.system, row.num_nodes) == (op, system, num_nodes)}
 
 
-def test_small_messages_over_nodes_are_priced_within_the_bar() -> None:
+def test_small_messages_over_nodes_are_estimated_within_the_bar() -> None:
     assert median_error(SMALL) < 0.15
 
 

@@ -88,7 +88,7 @@ def test_a_type_has_a_standard_building(kind: str, entry: str, scale_up: str, pe
     assert (building.hosts, building.accelerators_per_host) == (64 // per_host, per_host)
 
 
-def test_far_buildings_are_regions_of_their_own() -> None:
+def test_distant_buildings_are_regions_of_their_own() -> None:
     assert len(topology_of().regions) == 1
     assert len(topology_of(km=500.0).regions) == 2
 

@@ -102,7 +102,7 @@ def test_every_axis_in_use_sends_something() -> None:
         assert used <= {flow.axis for flow in flows(case.volumes)}
 
 
-def test_key_value_exchange_hides_behind_attention() -> None:
+def test_key_value_exchange_overlaps_with_attention() -> None:
     case = Case(gpt().profile(), cp=4, dp_replicate=2)
     exposed = case.terms("cp").serial_s["cp"][0]
     one = exposed / 3  # gathered forward, gathered and reduced backward

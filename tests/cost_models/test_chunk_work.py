@@ -20,17 +20,17 @@ def test_chunks_add_up_to_the_busiest_rank(plan: Plan) -> None:
     assert plan.work is not None
     (work,) = plan.work.values()
     problem = problem_of(plan.job)
-    priced = plan_cost(problem.job, problem.profile, problem.topology, plan.decision).volumes.work
+    estimated = plan_cost(problem.job, problem.profile, problem.topology, plan.decision).volumes.work
     chunks = [[work.chunk(rank, index) for index in range(8)] for rank in range(16)]
     passes = [sum(c.forward_s + c.input_gradient_s + c.weight_gradient_s for c in row) for row in chunks]
     busiest = chunks[int(np.argmax(passes))]
-    assert sum(c.forward_s for c in busiest) == pytest.approx(priced.forward_s[0])
-    assert max(passes) == pytest.approx(priced.forward_s[0] + priced.backward_s[0])
-    assert sum(c.weight_gradient_s for c in busiest) == pytest.approx(priced.weight_s[0])
-    assert sum(2 * (c.tp_forward + c.tp_backward) for c in busiest) == priced.tp_gathers[0]
-    assert max(sum(c.dense_parameters for c in row) for row in chunks) == pytest.approx(priced.dense_parameters[0])
+    assert sum(c.forward_s for c in busiest) == pytest.approx(estimated.forward_s[0])
+    assert max(passes) == pytest.approx(estimated.forward_s[0] + estimated.backward_s[0])
+    assert sum(c.weight_gradient_s for c in busiest) == pytest.approx(estimated.weight_s[0])
+    assert sum(2 * (c.tp_forward + c.tp_backward) for c in busiest) == estimated.tp_gathers[0]
+    assert max(sum(c.dense_parameters for c in row) for row in chunks) == pytest.approx(estimated.dense_parameters[0])
     assert sum(c.num_layers for row in chunks for c in row) == problem.profile.num_layers
-    assert max(work.optimizer_s) == pytest.approx(priced.optimizer_s[0])
+    assert max(work.optimizer_s) == pytest.approx(estimated.optimizer_s[0])
 
 
 def test_collectives_say_where_in_the_step_they_are_issued(plan: Plan) -> None:

@@ -257,7 +257,7 @@ def test_no_group_across_domains_beats_one_inside() -> None:
         assert inside_s * (1 - 1e-9) <= timed.time_s <= 1.1 * inside_s  # protocols take a little longer
 
 
-def test_an_operation_without_a_curve_is_priced_by_alpha_and_beta() -> None:
+def test_an_operation_without_a_curve_is_estimated_by_alpha_and_beta() -> None:
     levels, plain = one_building(("all_gather",)), build_levels(topology([building("a", 6)]), allocation(("a", 24)))
     for degree, stride in ((4, 1), (24, 1), (6, 4)):
         shape = exact_shape(degree, stride, levels)
@@ -284,7 +284,7 @@ def test_allocations_with_and_without_curves_side_by_side() -> None:
     st.floats(1, 1e9),
     st.sampled_from([(1e9, 1e15, 1e15, 1e15), RATES]),
 )
-def test_relaxed_shapes_price_nothing_above_the_exact_ones(
+def test_relaxed_shapes_estimate_nothing_above_the_exact_ones(
     axis: tuple[int, int], shares: tuple[int, int], domain: str, size: float, rates: tuple[float, ...]
 ) -> None:
     changes: dict[str, Any] = {"rates": rates, "domain": domain, "latencies": (1e-7, 1e-7, 1e-6, 1e-5)}

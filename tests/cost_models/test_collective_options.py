@@ -73,8 +73,8 @@ def test_options_are_sorted(group: tuple[GroupShape, Links], op: CurveOp, size: 
 def test_the_fastest_option_is_what_a_search_promises(
     group: tuple[GroupShape, Links], op: CurveOp, size: float
 ) -> None:
-    priced = Group(*group, LAUNCH_S)
-    time = {"all_reduce": priced.all_reduce, "all_to_all": priced.all_to_all}.get(op, priced.gather)(
+    estimated = Group(*group, LAUNCH_S)
+    time = {"all_reduce": estimated.all_reduce, "all_to_all": estimated.all_to_all}.get(op, estimated.gather)(
         np.array(size)
     ).time_s
     assert options(op, size, *group, LAUNCH_S)[0].time_s == pytest.approx(float(time))
@@ -82,7 +82,7 @@ def test_the_fastest_option_is_what_a_search_promises(
 
 @settings(max_examples=50)
 @given(groups(), st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]), st.floats(1.0, 1e11))
-def test_a_stated_option_takes_the_time_and_keeps_the_network_busy_as_its_price_says(
+def test_a_stated_option_takes_the_time_and_keeps_the_network_busy_as_its_estimate_says(
     group: tuple[GroupShape, Links], op: CurveOp, size: float
 ) -> None:
     for one in options(op, size, *group, LAUNCH_S):
@@ -90,11 +90,11 @@ def test_a_stated_option_takes_the_time_and_keeps_the_network_busy_as_its_price_
             {"communicator": "dp_shard", "op": op, "payload": "gradients", "chunk_bytes": 1.0, "num_channels": 1}
             | {"algorithm": one.algorithm, "steps": one.steps, "num_chunks": one.num_chunks}
         )
-        priced = Group(*group, LAUNCH_S, network={(op, "gradients"): choice})
+        estimated = Group(*group, LAUNCH_S, network={(op, "gradients"): choice})
         timed = (
-            priced.all_reduce(np.array(size), "gradients")
+            estimated.all_reduce(np.array(size), "gradients")
             if op == "all_reduce"
-            else priced.gather(np.array(size), op, "gradients")  # type: ignore[arg-type]
+            else estimated.gather(np.array(size), op, "gradients")  # type: ignore[arg-type]
         )
         assert (one.time_s, one.busy_s) == pytest.approx((float(timed.time_s), float(timed.busy_s)), rel=1e-6)
 

@@ -56,12 +56,12 @@ def step_s(problem: Problem, decision: Decision) -> float:
     return plan_cost(problem.job, problem.profile, problem.topology, decision).cost.step_s
 
 
-def test_the_equal_split_stated_or_not_is_one_price() -> None:
+def test_the_equal_split_stated_or_not_is_one_step_time() -> None:
     problem, decision = two_stages()
     assert step_s(*two_stages(layers_per_stage=((4,), (4,)))) == step_s(problem, decision)
 
 
-def test_a_lopsided_split_costs_its_longest_stage() -> None:
+def test_an_unequal_split_takes_its_longest_stage() -> None:
     problem, equal = two_stages()
     _, lopsided = two_stages(layers_per_stage=((2,), (6,)))
     cost = plan_cost(problem.job, problem.profile, problem.topology, lopsided)
@@ -110,8 +110,8 @@ def test_the_ends_may_be_without_layers() -> None:
     fewer = plan_cost(problem.job, problem.profile, problem.topology, decision.model_copy(update={"pipeline": four}))
     assert cost.cost.compute_s == pytest.approx(fewer.cost.compute_s)  # the same layers on the same ranks
     assert cost.cost.bubble_s < fewer.cost.bubble_s  # a pass through one chunk of every rank is shorter
-    replayed = sa.simulate(sa.evaluate((problem.job, decision)))
-    assert cost.cost.step_s == pytest.approx(replayed.step_s, rel=0.02)
+    simulated = sa.simulate(sa.evaluate((problem.job, decision)))
+    assert cost.cost.step_s == pytest.approx(simulated.step_s, rel=0.02)
 
 
 def test_layers_split_over_more_stages_than_layers() -> None:

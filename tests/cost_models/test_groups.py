@@ -98,7 +98,7 @@ def literal(levels: LinkLevels, degree: int, stride: int) -> dict[str, object]:
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> tuple[Topology, tuple[BuildingShare, ...]]:
+def allocations(draw: st.DrawFn) -> tuple[Topology, tuple[BuildingShare, ...]]:
     """Topologies of one to three random buildings in one or two regions, with an allocation of whole hosts."""
     per_host = draw(st.sampled_from([1, 2, 4]))
     shape = {"per_host": per_host, "hosts_per_rack": draw(st.integers(1, 3)), "racks_per_zone": draw(st.integers(1, 3))}
@@ -114,7 +114,7 @@ def fleets(draw: st.DrawFn) -> tuple[Topology, tuple[BuildingShare, ...]]:
 @st.composite
 def axes(draw: st.DrawFn) -> tuple[Topology, tuple[BuildingShare, ...], int, int]:
     """A topology with an allocation and an axis that tiles it: degree and stride."""
-    fleet, shares = draw(fleets())
+    fleet, shares = draw(allocations())
     world = sum(share.num_accelerators for share in shares)
     extent = draw(st.sampled_from([n for n in range(1, world + 1) if world % n == 0]))
     degree = draw(st.sampled_from([n for n in range(1, extent + 1) if extent % n == 0]))
@@ -223,7 +223,7 @@ def test_relaxed_shape_is_never_worse(axis: tuple[Topology, tuple[BuildingShare,
 @pytest.mark.heavy
 @settings(max_examples=150)
 @given(axes(), st.floats(0, 1e9))
-def test_relaxed_shape_prices_no_collective_above_the_exact_one(
+def test_relaxed_shape_estimates_no_collective_above_the_exact_one(
     axis: tuple[Topology, tuple[BuildingShare, ...], int, int], size: float
 ) -> None:
     fleet, shares, degree, stride = axis

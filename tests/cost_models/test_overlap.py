@@ -123,7 +123,7 @@ def test_windows_of_a_plain_pipeline() -> None:
 
 
 @pytest.mark.parametrize(("num_micro_batches", "waiting"), [(8, 4 * 1 / 2 + 1 / 2), (2, 2 * 1 / 2 + 1 / 2)])
-def test_interleaving_hides_behind_the_other_chunks(num_micro_batches: int, waiting: float) -> None:
+def test_interleaving_overlaps_with_the_other_chunks(num_micro_batches: int, waiting: float) -> None:
     rows = candidates(pp=4, num_chunks=2, schedule="Interleaved1F1B", num_micro_batches=num_micro_batches)
     gradient, parameter, _, _ = windows(rows, work())
     assert gradient.length_s == pytest.approx(
@@ -132,7 +132,7 @@ def test_interleaving_hides_behind_the_other_chunks(num_micro_batches: int, wait
     assert parameter.length_s == pytest.approx(1 * (waiting - 1 / 4))
 
 
-def test_a_single_bucket_hides_nothing() -> None:
+def test_a_single_bucket_overlaps_nothing() -> None:
     gradient, _, forward, _ = windows(candidates(), work(buckets=1.0))
     assert (gradient.length_s, gradient.first_fraction) == (0, 1)
     assert exposed(0.25, one_row(forward)) == 0.25

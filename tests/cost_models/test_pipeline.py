@@ -154,7 +154,7 @@ def test_gpipe_is_exact_with_queues(case: Case, share: float) -> None:
 
 
 @given(_cases(("Interleaved1F1B",), max_slow=3, unequal=True), st.floats(0.0, 1.0))
-def test_interleaved_is_exact_while_delays_hide(case: Case, share: float) -> None:
+def test_interleaved_is_exact_while_delays_are_overlapped(case: Case, share: float) -> None:
     shape, F, B, fields, tails = case
     p, v = shape[1], shape[3]
     limit = (F + B) / (2 * v)
@@ -231,7 +231,7 @@ def test_one_f_one_b_with_several_slow_boundaries_is_tight(case: Case) -> None:
     assert timed - bound <= 0.01 * timed
 
 
-def test_arrays_price_like_scalars() -> None:
+def test_arrays_are_estimated_like_scalars() -> None:
     rng = np.random.default_rng(0)
     rows = [LEGAL[i] for i in rng.integers(0, len(LEGAL), 200)]
     name, p, m, v = (np.array(column) for column in zip(*rows, strict=True))

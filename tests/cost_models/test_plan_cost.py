@@ -30,11 +30,11 @@ def decision(**changes: Any) -> Decision:
     return Decision(**(fields | changes))
 
 
-def price(of: Decision) -> PlanCost:
+def cost_of(of: Decision) -> PlanCost:
     return plan_cost(PROBLEM.job, PROBLEM.profile, PROBLEM.topology, of)
 
 
-COST = price(decision())
+COST = cost_of(decision())
 
 
 def numbers(value: object) -> list[float]:
@@ -96,14 +96,14 @@ def test_whole_stages_in_a_building_keep_data_parallelism_out_of_the_trunk() -> 
     # 9 stages of 8 · 64 accelerators in a, 6 in b; six of them occupy a zone
     degrees, pipeline = Degrees(tp=8, pp=15, dp_shard=64), PipelineChoice(schedule="1F1B")
     placement = Placement(axis_order=ORDER, fill=allocation(("building-a", 512 * 9), ("building-b", 512 * 6)))
-    even = price(decision(degrees=degrees, placement=placement, pipeline=pipeline))
+    even = cost_of(decision(degrees=degrees, placement=placement, pipeline=pipeline))
     assert set(even.traffic[-1].bytes_per_step) == {"pp"}
     assert even.placement.spans["dp_shard"] == "zone"
 
 
 def test_data_parallelism_across_the_trunk_costs_more_than_the_pipeline() -> None:
     outermost = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
-    crossing = price(decision(placement=Placement(axis_order=outermost, fill=SHARES)))
+    crossing = cost_of(decision(placement=Placement(axis_order=outermost, fill=SHARES)))
     assert crossing.cost.exposed_s["dp"] > COST.cost.exposed_s["dp"]
     assert crossing.cost.compute_s == COST.cost.compute_s
     assert crossing.memory == COST.memory, "memory does not depend on where ranks sit"
@@ -124,13 +124,13 @@ def test_the_smallest_memory_is_what_every_stage_may_use() -> None:
 
 def test_a_decision_without_placement_or_of_the_wrong_size_is_refused() -> None:
     with pytest.raises(ValueError, match="no placement"):
-        price(decision(placement=None))
+        cost_of(decision(placement=None))
     small = Placement(axis_order=ORDER, fill=allocation(("building-a", 8192)))
     with pytest.raises(ValueError, match=r"holds 8192 accelerators, .* = 16384"):
-        price(decision(placement=small))
+        cost_of(decision(placement=small))
     elsewhere = Placement(axis_order=ORDER, fill=allocation(("building-z", 16_384)))
     with pytest.raises(KeyError, match="building-z"):
-        price(decision(placement=elsewhere))
+        cost_of(decision(placement=elsewhere))
 
 
 def test_virtual_stages_loop_over_the_ranks() -> None:

@@ -82,7 +82,7 @@ def test_large_blocks_hide_the_latencies_of_fast_hops_and_small_ones_do_not() ->
     assert ring_s(shape, links, 32.0) == pytest.approx(16 * 5e-6 + 15 * 1e-6, rel=1e-3)
 
 
-def test_far_hops_that_follow_one_another_are_both_waited_for() -> None:
+def test_distant_hops_that_follow_one_another_are_both_waited_for() -> None:
     """Two adjacent long-haul hops are both exposed.
 
     Three buildings are in one region and one is in another, with a rank each. Two hops take 1 s for 100 MB plus 0.5 s,

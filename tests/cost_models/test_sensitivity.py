@@ -120,7 +120,7 @@ def test_a_thin_trunk_binds_what_crosses_it() -> None:
     assert abs(wide["campus bandwidth"].elasticity or 0) < abs(thin["campus bandwidth"].elasticity or 0)
 
 
-def test_a_far_trunk_binds_by_its_latency() -> None:
+def test_a_distant_link_binds_by_its_latency() -> None:
     pins = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 16, "dp_replicate": 1}
     _, phases = explained(degrees=pins, **crossing(500.0, 1e6))
     assert phases["dp"].resource == "latency of campus"

@@ -60,7 +60,7 @@ def rows(draw: st.DrawFn) -> dict[str, int]:
     }
 
 
-def priced(profile: Any, candidates: Candidates) -> tuple[Volumes, list[Terms]]:
+def estimated(profile: Any, candidates: Candidates) -> tuple[Volumes, list[Terms]]:
     volumes = Volumes(JOB, profile, candidates, work_of(profile, JOB, CHIPS, candidates), 1e-5)
     sizes, links = largest_children(LEVELS), links_of(LEVELS)
     ones = np.ones(len(candidates), dtype=np.int64)
@@ -75,10 +75,10 @@ def priced(profile: Any, candidates: Candidates) -> tuple[Volumes, list[Terms]]:
 @given(st.lists(rows(), min_size=2, max_size=6), st.sampled_from(PROFILES))
 def test_n_candidates_at_once_equal_n_single_calls(columns: list[dict[str, int]], profile: Any) -> None:
     together = candidates(**{name: [row[name] for row in columns] for name in columns[0]})
-    volumes, terms = priced(profile, together)
+    volumes, terms = estimated(profile, together)
     times = step_times(volumes, terms)
     for index, row in enumerate(columns):
-        alone_volumes, alone_terms = priced(profile, candidates(**row))
+        alone_volumes, alone_terms = estimated(profile, candidates(**row))
         alone = step_times(alone_volumes, alone_terms)
         for field in fields(Work):
             assert getattr(volumes.work, field.name)[index] == getattr(alone_volumes.work, field.name)[0], field.name
@@ -104,7 +104,7 @@ def test_memory_of_n_candidates_equals_n_single_calls(columns: list[dict[str, in
 @given(rows(), st.sampled_from(PROFILES))
 @examples(max_examples=50)
 def test_components_are_not_negative_and_add_up(row: dict[str, int], profile: Any) -> None:
-    volumes, terms = priced(profile, candidates(**row))
+    volumes, terms = estimated(profile, candidates(**row))
     times = step_times(volumes, terms)
     parts = [times.compute_s, times.bubble_s, times.optimizer_s, *times.exposed_s.values()]
     assert all(part[0] >= 0 for part in parts)
@@ -116,7 +116,7 @@ def test_components_are_not_negative_and_add_up(row: dict[str, int], profile: An
 @given(rows(), st.floats(1, 10))
 @examples(max_examples=50)
 def test_slower_communication_is_never_a_faster_step(row: dict[str, int], factor: float) -> None:
-    volumes, terms = priced(PROFILES[0], candidates(**row))
+    volumes, terms = estimated(PROFILES[0], candidates(**row))
     slower = [
         Terms({name: factor * s for name, s in t.serial_s.items()}, tuple(factor * part for part in t.traffic_s))
         for t in terms
@@ -125,7 +125,7 @@ def test_slower_communication_is_never_a_faster_step(row: dict[str, int], factor
 
 
 def test_a_step_without_communication_is_computation_bubble_and_update() -> None:
-    volumes, terms = priced(PROFILES[0], candidates(pp=1, num_micro_batches=8))
+    volumes, terms = estimated(PROFILES[0], candidates(pp=1, num_micro_batches=8))
     times, work = step_times(volumes, terms), volumes.work
     assert times.step_s == pytest.approx(8 * (work.forward_s + work.backward_s) + work.optimizer_s)
     assert (times.bubble_s, sum(times.exposed_s.values())) == (0, 0)
@@ -135,10 +135,10 @@ def test_the_bubble_is_one_pass_through_the_other_ranks() -> None:
     # pp 4, m 8: the last rank has the head and is the busiest; it waits for one pass through three lighter ones. The
     # tensor-parallel wait counts in all rounds and is listed in 8.
     rows_ = candidates(pp=4, tp=2, num_micro_batches=8)
-    volumes, _ = priced(PROFILES[0], rows_)
+    volumes, _ = estimated(PROFILES[0], rows_)
     nothing = np.zeros((TRAFFIC_ROWS, 1))
     times = step_times(volumes, [Terms({"tp": np.array([11.0])}, (nothing,))])
-    whole = priced(PROFILES[0], candidates(tp=2, num_micro_batches=8))[
+    whole = estimated(PROFILES[0], candidates(tp=2, num_micro_batches=8))[
         0
     ].work  # all layers, embedding and head on one rank
     one_pass, busy = (work.forward_s + work.backward_s for work in (whole, volumes.work))

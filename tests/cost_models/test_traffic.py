@@ -61,7 +61,7 @@ def test_sizes_of_a_dense_model() -> None:
     assert of["pp", "send", "activations"].per_step == 8  # of two stages each is an end: one boundary, one direction
 
 
-def test_without_sequence_parallelism_the_all_reduce_that_is_priced_is_listed() -> None:
+def test_without_sequence_parallelism_the_all_reduce_that_is_estimated_is_listed() -> None:
     """Without sequence parallelism the timed all-reduce is a listed flow.
 
     It occurs as often as a gather with its scatter. If nothing overlaps, its time is the exposed time.

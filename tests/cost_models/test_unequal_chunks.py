@@ -17,7 +17,7 @@ def evaluated(num_chunks: int) -> Plan:
 
 
 @pytest.mark.parametrize("num_chunks", [4, 7, 8])
-def test_price_agrees_with_the_replay(num_chunks: int) -> None:
+def test_estimate_agrees_with_the_simulation(num_chunks: int) -> None:
     """The estimate agrees with the simulation for 126 layers on 64, 112 and 128 virtual stages.
 
     With equal chunks the estimate for seven chunks would be 10 % too low.

@@ -70,7 +70,7 @@ def test_degrees_and_batch() -> None:
     assert "--expert-model-parallel-size" not in found
 
 
-def test_the_loss_and_the_data_loader_are_what_is_priced() -> None:
+def test_the_loss_and_the_data_loader_are_what_is_estimated() -> None:
     found = arguments(make_plan(Degrees(cp=2, dp_shard=2)))
     assert found["--cross-entropy-loss-fusion"] == found["--no-create-attention-mask-in-dataloader"] == []
     assert found["--cross-entropy-fusion-impl"] == ["native"]
@@ -234,7 +234,7 @@ def test_some_layers_are_a_block_of_every_chunk() -> None:
 
 
 @pytest.mark.parametrize(("exchange", "word"), [("ring", "p2p"), ("gather", "all_gather"), ("all_to_all", "a2a")])
-def test_context_exchange_is_what_is_priced(exchange: Any, word: str) -> None:
+def test_context_exchange_is_what_is_estimated(exchange: Any, word: str) -> None:
     assert arguments(make_plan(Degrees(cp=2), context_exchange=exchange))["--cp-comm-type"] == [word]
     assert "--cp-comm-type" not in arguments(make_plan(Degrees(tp=2), context_exchange=exchange))
 
@@ -245,7 +245,7 @@ def test_heads_inside_a_ring_state_both_levels() -> None:
     assert told["--hierarchical-context-parallel-sizes"] == ["2", "4"]
 
 
-def test_overlap_and_buckets_are_what_is_priced() -> None:
+def test_overlap_and_buckets_are_what_is_estimated() -> None:
     overlap = {"gradient_reduce": False, "parameter_gather": False, "bucket_parameters": 5_000_000}
     found = arguments(make_plan(Degrees(dp_shard=4), overlap=overlap))
     assert not {"--overlap-grad-reduce", "--overlap-param-gather"} & set(found)

@@ -107,7 +107,7 @@ def test_what_the_recipes_of_deepseek_and_qwen_say_is_taken_back(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("stated", "size"), [({}, 40_000_000), ({"overlap": {"bucket_parameters": 7}}, 7)])
-def test_buckets_are_those_that_are_priced(stated: dict[str, Any], size: int, tmp_path: Path) -> None:
+def test_buckets_are_those_that_are_estimated(stated: dict[str, Any], size: int, tmp_path: Path) -> None:
     """Buckets are those of the step time.
 
     Megatron-Bridge's own are 128 Mi parameters (training/comm_overlap.py).

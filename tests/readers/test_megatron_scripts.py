@@ -221,7 +221,7 @@ def test_other_options_are_named_in_notes_and_harmless_ones_are_not() -> None:
     )
 
 
-def test_what_every_plan_is_priced_with_is_named_where_it_is_missing() -> None:
+def test_what_every_plan_is_estimated_with_is_named_where_it_is_missing() -> None:
     model = "--num-attention-heads 32"
     assert read(plain(model), "x", 16, 32).notes == (
         "modelled as if these were stated: --cross-entropy-loss-fusion, --no-create-attention-mask-in-dataloader",
@@ -246,7 +246,7 @@ def test_what_every_plan_is_priced_with_is_named_where_it_is_missing() -> None:
         ),
     ],
 )
-def test_values_that_are_not_priced_are_named(priced: str, other: str, message: str) -> None:
+def test_values_that_are_not_estimated_are_named(priced: str, other: str, message: str) -> None:
     assert read(plain(priced), "x", 16, 32).notes == ()
     (note,) = read(plain(other), "x", 16, 32).notes
     assert note.startswith(f"{other}: ") and message in note

@@ -142,7 +142,7 @@ def test_the_compiler_of_an_older_file_is_read() -> None:
     assert reading("[compile]", "enable = false").job["kept.compiled"] == reading().job["kept.compiled"] == []
 
 
-def test_settings_of_16_bit_are_priced_so_whatever_the_job_says() -> None:
+def test_settings_of_16_bit_are_estimated_so_whatever_the_job_says() -> None:
     assert reading().job["precision"] == "bf16"
 
 

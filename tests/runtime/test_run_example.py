@@ -65,7 +65,7 @@ def bytes_of_a_step(dumps: Path, rank: int, steps: int) -> dict[tuple[str, str],
         ("degrees.pp=1", "degrees.dp_shard=2", "shard=[gradients]", "optimizer.reduce_bytes=2"),
     ],
 )
-def test_the_bytes_that_run_are_those_that_were_priced(settings: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_bytes_that_run_are_those_that_were_estimated(settings: tuple[str, ...], tmp_path: Path) -> None:
     """The bytes of a run equal those of the plan.
 
     Layer norms are excluded, because the plan does not count them: 0.1 % of the parameters.
@@ -77,9 +77,9 @@ def test_the_bytes_that_run_are_those_that_were_priced(settings: tuple[str, ...]
     losses_of(str(launch), tmp_path, options=("--dumps", str(dumps)))
     ran = bytes_of_a_step(dumps, 0, steps=8)
     for groups in json.loads(launch.read_text())["process_groups"]:
-        for priced in groups["collectives"]:
-            expected = priced["bytes_per_rank"] * priced["per_step"]
-            assert ran[groups["axis"], priced["op"]] == pytest.approx(expected, rel=2e-3), priced["name"]
+        for estimated in groups["collectives"]:
+            expected = estimated["bytes_per_rank"] * estimated["per_step"]
+            assert ran[groups["axis"], estimated["op"]] == pytest.approx(expected, rel=2e-3), estimated["name"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_bytes_that_run_are_those_that_were_priced(settings: tuple[str, ...]
         ({"pipeline": PipelineChoice(schedule="ZBVZeroBubble", num_chunks=2)}, "--set 'schedules=[GPipe,1F1B]'"),
     ],
 )
-def test_what_the_example_cannot_run_as_priced_is_refused(change: dict[str, Any], said: str) -> None:
+def test_what_the_example_cannot_run_as_estimated_is_refused(change: dict[str, Any], said: str) -> None:
     """The example refuses settings that would run another job than the planned one.
 
     They are fp32, and one reduction per step instead of one per micro-batch.

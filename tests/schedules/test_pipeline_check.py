@@ -104,7 +104,7 @@ def test_v_placement_turns_on_the_last_rank() -> None:
 def test_bidirectional_copies_do_not_meet() -> None:
     schedule = _schedule(BIDIRECTIONAL_ROWS, m=2, v=2, placement="v", num_copies=2)
     check(schedule)
-    _replay(schedule)
+    _simulate(schedule)
     assert [schedule.microbatches(chunk) for chunk in range(2)] == [range(1), range(1, 2)]
     assert schedule.predecessors(1, Action(F, 1, 1)) == ()
     with pytest.raises(VerificationError, match="0F1, is of the other copy of the model: chunk 0 runs micro-batches 0"):
@@ -132,15 +132,15 @@ def test_any_swap_is_found_or_harmless(data: st.DataObject) -> None:
         check(swapped)
     except VerificationError:
         return
-    _replay(swapped)
+    _simulate(swapped)
 
 
 def test_execution_order_respects_every_predecessor() -> None:
     for shape in (("GPipe", 4, 6, 1), ("1F1B", 4, 9, 1), ("Interleaved1F1B", 4, 10, 3), ("Interleaved1F1B", 5, 3, 2)):
-        _replay(generate(*shape))  # type: ignore[arg-type]
+        _simulate(generate(*shape))  # type: ignore[arg-type]
 
 
-def _replay(schedule: PipelineSchedule) -> None:
+def _simulate(schedule: PipelineSchedule) -> None:
     done: set[tuple[int, Action]] = set()
     position = [0] * schedule.num_ranks
     for rank in execution_order(schedule):

@@ -118,14 +118,14 @@ def unlimited(message: PredictedCollective) -> CommunicatorChoice:
     )
 
 
-def test_loss_slows_a_replay_as_it_slows_the_price() -> None:
+def test_loss_slows_a_simulation_as_it_slows_the_estimate() -> None:
     clean, lossy = crossing(50_000), crossing(50_000, loss_fraction=0.01)
     assert sa.simulate(lossy).step_s > 1.5 * sa.simulate(clean).step_s
     assert abs(sa.simulate(lossy).difference) < 0.05
 
 
 @pytest.mark.parametrize("level", ["scale_up", "campus"])
-def test_halving_and_doubling_saves_latency_in_a_replay(level: LinkLevel) -> None:
+def test_halving_and_doubling_saves_latency_in_a_simulation(level: LinkLevel) -> None:
     """Halving and doubling saves latency in the simulation.
 
     Gradients of four ranks take 2 steps of a scatter and 2 of a gather instead of 3 and 3. This saves two latencies.

@@ -52,7 +52,7 @@ def test_simulation_and_estimate_read_the_protocols_alike(gpu: str, stride: int,
     ("algorithm", "op"),
     [("ring", "all_gather"), ("tree", "all_reduce"), ("hierarchical", "all_gather"), ("pairwise", "all_to_all")],
 )
-def test_a_replayed_collective_takes_at_least_what_the_protocols_take(algorithm: str, op: Op) -> None:
+def test_a_simulated_collective_takes_at_least_what_the_protocols_take(algorithm: str, op: Op) -> None:
     """A simulated collective takes at least the time of the protocols.
 
     For the hierarchical algorithm groups have one rank in each of four nodes. Its only phase is then a ring.

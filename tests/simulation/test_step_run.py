@@ -230,7 +230,7 @@ def test_components_add_up_to_the_step() -> None:
             assert sum(row.components_s.values()) == pytest.approx(step.step_s)
 
 
-def test_an_all_to_all_takes_as_long_on_a_thin_trunk_as_its_price_says() -> None:
+def test_an_all_to_all_takes_as_long_on_a_thin_trunk_as_its_estimate_says() -> None:
     topology = instances.plain_topology(1, 1)
     topology["trunks"] = [instances.plain_trunk("b0", "b1", gbyte_per_s=0.5)]
     job = instances.plain_job(topology=topology, workload=instances.moe())
@@ -240,7 +240,7 @@ def test_an_all_to_all_takes_as_long_on_a_thin_trunk_as_its_price_says() -> None
     assert step.component("ep") == pytest.approx(plan.cost.component("ep"), rel=0.05)
 
 
-def test_published_rows_agree_with_their_price() -> None:
+def test_published_rows_agree_with_their_estimate() -> None:
     """Published rows agree with their step times.
 
     For Llama 3 405B on 8,192 H100 every component is within 5 % of the step, and the step within 2 %.

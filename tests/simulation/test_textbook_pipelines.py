@@ -56,7 +56,7 @@ def equal_stages(schedule: ScheduleName, num_chunks: int) -> tuple[Plan, Boundar
 
 
 @pytest.mark.parametrize(("schedule", "num_chunks"), [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2)])
-def test_a_replay_takes_what_the_closed_form_says(schedule: ScheduleName, num_chunks: int) -> None:
+def test_a_simulation_takes_what_the_closed_form_says(schedule: ScheduleName, num_chunks: int) -> None:
     plan, delays = equal_stages(schedule, num_chunks)
     law = float(lower_bound_s(schedule, P, M, num_chunks, F, B, delays))
     alone = (M + (P - 1) / num_chunks) * (F + B)

@@ -41,10 +41,10 @@ def decided(name: str, problem: Problem) -> tuple[Decision, PlanCost]:
     outcome = decide(name, problem)
     assert outcome.decision is not None, outcome.reason
     assert outcome.complete
-    return outcome.decision, priced(problem, outcome.decision)
+    return outcome.decision, estimated(problem, outcome.decision)
 
 
-def priced(problem: Problem, decision: Decision) -> PlanCost:
+def estimated(problem: Problem, decision: Decision) -> PlanCost:
     return plan_cost(problem.job, problem.profile, problem.topology, decision)
 
 
@@ -103,7 +103,7 @@ def test_models_of_baselines_know_tensor_parallelism_on_the_librarys_defaults() 
     for row in range(len(rows.stage_s)):
         decision = rows.candidates.decision(row)
         placement = Placement(axis_order=MEGATRON_ORDER, fill=shares((("b0", decision.degrees.world_size),)))
-        cost = priced(where, decision.model_copy(update={"placement": placement})).cost
+        cost = estimated(where, decision.model_copy(update={"placement": placement})).cost
         whole_s = float(rows.stage_s[row] * rows.candidates.num_micro_batches[row])
         assert whole_s == pytest.approx(cost.compute_s + cost.exposed_s["tp"])
 
@@ -177,7 +177,7 @@ def test_decisions_are_legal_and_fit(seed: int) -> None:
             continue
         broken = [line for line in illegal(where, outcome.decision) if "pins" not in line and "allows" not in line]
         assert not broken, name
-        assert not list(does_not_fit(priced(where, outcome.decision).memory)), name
+        assert not list(does_not_fit(estimated(where, outcome.decision).memory)), name
 
 
 BOTH_ENDS = (GRID_AXES, tuple(reversed(GRID_AXES)))
@@ -198,11 +198,11 @@ def test_tuning_finds_the_fastest_member_of_a_family(seed: int, farthest: dict[s
     found = tune(where, Family(where.job, BOTH_ENDS, allocations_of_stages, farthest=farthest), Clock(60)).decision
     assert found is not None
     best = min(cost.cost.step_s for cost in members(where, farthest))
-    assert priced(where, found).cost.step_s == pytest.approx(best, rel=1e-9)
+    assert estimated(where, found).cost.step_s == pytest.approx(best, rel=1e-9)
 
 
 @pytest.mark.heavy
-def test_every_fleet_is_sampled_before_a_rival_goes_on_with_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_fleet_is_sampled_before_a_baseline_goes_on_with_any(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each baseline samples every accelerator pool before it searches any pool further.
 
     Otherwise a time limit could leave a baseline with the mixed pool only.
@@ -232,7 +232,7 @@ def members(where: Problem, farthest: dict[str, LinkLevel]) -> Iterator[PlanCost
         for candidate in oracle.candidates(where, pool):
             for allocation, order in product(allocations_of_stages(pool, candidate.degrees), BOTH_ENDS):
                 placement = Placement(axis_order=order, fill=shares(allocation))
-                cost = priced(where, candidate.model_copy(update={"placement": placement}))
+                cost = estimated(where, candidate.model_copy(update={"placement": placement}))
                 reach = {axis: LINK_LEVELS.index(level) for axis, level in cost.placement.spans.items()}
                 near = all(reach.get(axis, 0) <= LINK_LEVELS.index(level) for axis, level in farthest.items())
                 if near and not list(does_not_fit(cost.memory)):

@@ -128,15 +128,15 @@ def test_the_clock_interrupts_the_placing_of_one_candidate(problem: Problem, mon
     """
     best = search(problem, time_limit_s=600, gap_tolerance=0.0)
     assert best.best is not None
-    priced, exact = [], FixedPlacement.step_s
+    estimated, exact = [], FixedPlacement.step_s
 
     def step_s(placed: FixedPlacement, decision: Decision, *of: Any) -> float:
-        priced.append(decision)
+        estimated.append(decision)
         return exact(placed, decision, *of)
 
     monkeypatch.setattr(FixedPlacement, "step_s", step_s)
-    state = search(problem, time_limit_s=2.5, gap_tolerance=0.0, clock=lambda: float(len(priced)))
-    assert len(priced) == 3
+    state = search(problem, time_limit_s=2.5, gap_tolerance=0.0, clock=lambda: float(len(estimated)))
+    assert len(estimated) == 3
     assert state.best is not None
     assert state.bound_s <= best.best.step_s * (1 + 1e-12)
 

@@ -73,7 +73,7 @@ def some_of(bounder: Bounder, rng: np.random.Generator) -> Candidates | None:
 
 @pytest.mark.heavy
 @each("seed", tuple(SEEDS)[::8], tuple(SEEDS), size=4)
-def test_bounds_are_never_above_the_exact_price(seed: int) -> None:
+def test_bounds_are_never_above_the_exact_estimate(seed: int) -> None:
     problem, rng, compared = problem_of(heterogeneous_job(seed)), np.random.default_rng(seed), 0
     for pool in pools(problem.topology):
         if len(pool.accelerators) > 1:
@@ -142,7 +142,9 @@ def waiting_job(seed: int) -> Job:
         *(pytest.param(seed, waiting_job, marks=pytest.mark.slow) for seed in (0, 1, 2, 3, 5, 6, 7)),
     ],
 )
-def test_floors_of_heterogeneous_accelerators_are_below_the_exact_price(seed: int, job: Callable[[int], Job]) -> None:
+def test_floors_of_heterogeneous_accelerators_are_below_the_exact_estimate(
+    seed: int, job: Callable[[int], Job]
+) -> None:
     """Lower bounds on heterogeneous accelerators stay below the exact step time.
 
     In seeds 154 and 215 replicas with shorter pipelines take more micro-batches, and their parameter traffic is fully

@@ -109,7 +109,7 @@ def any_allocation(pool: AcceleratorPool, size: int, rng: np.random.Generator) -
 
 
 @each("seed", (), range(8), size=3)
-def test_no_bound_is_above_the_exact_price(seed: int) -> None:
+def test_no_bound_is_above_the_exact_estimate(seed: int) -> None:
     problem, rng, apart = problem_of(straddling_job(seed)), np.random.default_rng(seed), 0
     (pool,) = pools(problem.topology)
     bounder = Bounder.on(pool, problem.job, problem.profile)
@@ -145,7 +145,7 @@ def test_no_bound_is_above_the_exact_price(seed: int) -> None:
 
 @pytest.mark.heavy
 @each("types_and_seeds", ((1, 1),), ((1, 2), (1, 5), (2, 5)), size=1)
-def test_no_bound_on_the_librarys_network_is_above_its_price(types_and_seeds: tuple[int, int]) -> None:
+def test_no_bound_on_the_librarys_network_is_above_its_estimate(types_and_seeds: tuple[int, int]) -> None:
     """Bounds hold for the library's default network.
 
     Its connection windows limit long links, so some of these bounds exceed those for the ideal network.
@@ -180,7 +180,7 @@ def test_no_bound_on_the_librarys_network_is_above_its_price(types_and_seeds: tu
 
 @pytest.mark.heavy
 @each("seed", (0,), range(6), size=3)
-def test_no_bound_on_two_types_is_above_the_exact_price(seed: int) -> None:
+def test_no_bound_on_two_types_is_above_the_exact_estimate(seed: int) -> None:
     problem, rng, apart = problem_of(straddling_job(seed, types=2)), np.random.default_rng(seed), 0
     pool = pools(problem.topology)[0]
     placer = placer_on(pool, problem.job, problem.profile)

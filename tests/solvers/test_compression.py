@@ -149,7 +149,7 @@ def test_evaluate_refuses_what_the_job_does_not_allow() -> None:
 
 
 @pytest.mark.parametrize("trunk", [0.2, *(pytest.param(rate, marks=pytest.mark.heavy) for rate in (0.05, 1.0, 5.0))])
-def test_the_replay_plays_it(trunk: float) -> None:
+def test_the_simulation_plays_it(trunk: float) -> None:
     """Codecs save as much time in the simulation as in the estimate."""
     plain, plan = planned(trunk, None), planned(trunk, 0.02)
     saved, replayed = (

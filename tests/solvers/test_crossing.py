@@ -36,10 +36,10 @@ def test_no_candidate_is_below_its_bounds(seed: int) -> None:
     placer = placer_on(pool, problem.job, problem.profile)
     space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     for rows in space.batches(Refusals()):
-        priced = placer.bounder.coarse(rows.take(np.arange(seed % 5, len(rows), 5)))
-        cut, law = crossing.bounds_s(priced) if len(priced.bound_s) else ([], [])
-        for row in range(len(priced.bound_s)):
-            one = priced.take(np.array([row]))
+        estimated = placer.bounder.coarse(rows.take(np.arange(seed % 5, len(rows), 5)))
+        cut, law = crossing.bounds_s(estimated) if len(estimated.bound_s) else ([], [])
+        for row in range(len(estimated.bound_s)):
+            one = estimated.take(np.array([row]))
             placed = placer.place(one.candidates, one.work)
             if placed is not None:
                 exact_s = one.free_s[0] + placed.communication_s

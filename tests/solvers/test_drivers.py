@@ -67,8 +67,8 @@ def test_no_other_driver_makes_a_shorter_step(seed: int) -> None:
     for network in otherwise(plan.decision):
         decision = plan.decision.model_copy(update={"network": network})
         steps.append(plan_cost(problem.job, problem.profile, problem.topology, decision).cost.step_s)
-    priced = (plan.estimate or plan.cost).step_s
-    assert priced <= min(steps) * (1 + 1e-9)
+    estimated = (plan.estimate or plan.cost).step_s
+    assert estimated <= min(steps) * (1 + 1e-9)
     assert plan.network is None or plan.network.bound_s <= min(steps) * (1 + 1e-9)
 
 

@@ -95,7 +95,7 @@ def test_what_placements_share_is_remembered(seed: int) -> None:
         ("llama3.1-8b", 1024, "pp dp_shard tp cp dp_replicate", 32),
     ],
 )
-def test_a_single_rank_hides_gradients_and_parameters_behind_its_waits(
+def test_a_single_rank_overlaps_gradients_and_parameters_with_its_waits(
     model: str, accelerators: int, order: str, dp_shard: int
 ) -> None:
     """Gradients and parameters of a single rank overlap with the calls that it waits for.

@@ -103,7 +103,7 @@ def slowest(problem: NetworkProblem, seed: int = 0) -> NetworkSolution:
     return NetworkSolution(chosen, problem.exposed_s(chosen), 0.0, "optimal")
 
 
-def test_the_library_is_kept_where_the_choice_is_priced_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_is_kept_where_the_choice_is_estimated_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan keeps the library's defaults if the model's choice has a longer step time.
 
     The test replaces the choice by a bad one. The report says that the defaults remain.

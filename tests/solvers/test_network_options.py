@@ -36,7 +36,7 @@ CODEC = Compression(
     ],
     ids=lambda flow: flow.op,
 )
-def test_options_priced_together_equal_those_priced_alone(flow: Flow) -> None:
+def test_options_estimated_together_equal_those_estimated_alone(flow: Flow) -> None:
     allocation = [BuildingShare(building=name, num_accelerators=64) for name in ("building-a", "building-b")]
     levels = build_levels(load_topology("two_buildings_unequal"), allocation)
     hashed = np.arange(NUM_LEVELS) >= 1

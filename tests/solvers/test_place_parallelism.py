@@ -101,12 +101,12 @@ def test_patience_leaves_out_what_comes_after_and_tells_a_bound_on_it(monkeypatc
     With patience 1 the first time that is not below the best ends it. With more patience than placements the result is
     the optimum.
     """
-    priced_s: list[float] = []
+    estimated_s: list[float] = []
     exposed_s = Placer.exposed_s
 
     def counted(*args: Any) -> float:
-        priced_s.append(exposed_s(*args))
-        return priced_s[-1]
+        estimated_s.append(exposed_s(*args))
+        return estimated_s[-1]
 
     monkeypatch.setattr(Placer, "exposed_s", counted)
     ended = 0
@@ -114,9 +114,9 @@ def test_patience_leaves_out_what_comes_after_and_tells_a_bound_on_it(monkeypatc
         rows, left, prices = (bounded.candidates, bounded.work), list[float](), []
         found = []
         for wanted in (Wanted(), Wanted(left=left.append, patience=1), Wanted(left=left.append, patience=10_000)):
-            priced_s.clear()
+            estimated_s.clear()
             found.append(placer.place(*rows, wanted))
-            prices.append(len(priced_s))
+            prices.append(len(estimated_s))
         if None in found:
             assert found == [None] * 3
             continue

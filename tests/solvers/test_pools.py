@@ -56,7 +56,7 @@ def every_allocation(of: AcceleratorPool, size: int, granules: list[int]) -> set
     return out
 
 
-def price_of(levels: Levels) -> tuple[object, ...]:
+def figures_of(levels: Levels) -> tuple[object, ...]:
     """All figures of an allocation that a step time depends on."""
     figures = (levels.bandwidth, levels.capacity, levels.latency, *levels.cuts)
     names = tuple(accelerator.name for accelerator in levels.accelerators)
@@ -73,9 +73,9 @@ def test_allocations_are_s1_to_s3_up_to_equal_cost(seed: int) -> None:
                 found = of.allocations(size, granules)
                 expected = every_allocation(of, size, granules)
                 assert set(found) <= expected
-                prices = {price_of(build_levels(problem.topology, shares(allocation))) for allocation in found}
+                prices = {figures_of(build_levels(problem.topology, shares(allocation))) for allocation in found}
                 assert prices == {
-                    price_of(build_levels(problem.topology, shares(allocation))) for allocation in expected
+                    figures_of(build_levels(problem.topology, shares(allocation))) for allocation in expected
                 }
                 assert len(prices) <= len(found) <= len(expected)
 
@@ -123,7 +123,7 @@ def test_the_trunk_that_closes_the_ring_distinguishes_allocations() -> None:
     data["trunks"] = [*(plain_trunk(*pair) for pair in wide), plain_trunk("b0", "b2", gbyte_per_s=1.0)]
     of = pools(Topology.model_validate(data))[0]
     found, expected = (
-        {price_of(build_levels(of.topology, shares(allocation))) for allocation in allocations}
+        {figures_of(build_levels(of.topology, shares(allocation))) for allocation in allocations}
         for allocations in (of.allocations(36, [4]), every_allocation(of, 36, [4]))
     )
     assert found == expected
@@ -144,7 +144,7 @@ def two_types(**changes: Any) -> Topology:
     return Topology.model_validate(data)
 
 
-def test_one_fleet_per_set_of_types() -> None:
+def test_one_pool_per_set_of_types() -> None:
     found = pools(two_types())
     assert [sorted(a.name for a in of.accelerators) for of in found] == [["other", "plain"], ["plain"], ["other"]]
     assert [of.num_accelerators for of in found] == [24, 16, 8]
@@ -200,10 +200,10 @@ def test_children_are_between_fullest_and_largest(seed: int) -> None:
 
 
 MANY = pytest.param((3, 2, 3, 5), marks=pytest.mark.slow)
-UNLIKE = pytest.param((5, 4, 3), marks=pytest.mark.heavy)
+MIXED = pytest.param((5, 4, 3), marks=pytest.mark.heavy)
 
 
-@pytest.mark.parametrize("num_hosts", [(6, 4), (5, 5), (3, 7), (4, 4, 4), UNLIKE, MANY, (8,)])
+@pytest.mark.parametrize("num_hosts", [(6, 4), (5, 5), (3, 7), (4, 4, 4), MIXED, MANY, (8,)])
 def test_must_cross_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
     of = pool(*num_hosts)
     decided = 0

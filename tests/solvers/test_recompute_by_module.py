@@ -62,7 +62,7 @@ def test_a_module_is_taken_where_it_is_what_fits_best() -> None:
     assert plan.cost.step_s < sa.plan(Job.model_validate(narrow), gap_tolerance=0.0).cost.step_s
 
 
-def priced(policy: str, degrees: str, **names: str) -> Plan:
+def estimated(policy: str, degrees: str, **names: str) -> Plan:
     case = Case({"topology": "one_building"} | names, degrees, "1F1B", policy)
     return evaluated(read(Job.model_validate(job_of(case)), ("network.settings=library",)), decision_of(case))
 
@@ -93,7 +93,7 @@ def test_a_module_repeats_its_own_collectives_and_its_own_work(
 
     Collectives are counted per layer and micro-batch, next to those of the ends. The simulation of the plan agrees.
     """
-    plans = [priced(policy, degrees, workload=model) for policy in policies]
+    plans = [estimated(policy, degrees, workload=model) for policy in policies]
     layers = 56 / 2 if model.startswith("mixtral") else 32
     micro_batches = 128 / 8
     whole = per_step(plans[0], axis, op) - layers * micro_batches * times[0]

@@ -62,12 +62,12 @@ def test_a_bound_has_half_of_what_a_trunk_carries(order: tuple[GridAxis, ...], t
     pool = pools(problem.topology)[0]
     placer = step_placer_on(pool, problem.job, problem.profile, lambda: float("inf"))
     one = only(problem, types)
-    priced, (_, idle) = placer.bounder.coarse(one), axes_of(one)
-    bound = float(priced.free_s[0] + placer.bounder.order_bounds_s(one, priced.work, [order])[0, 0])
+    estimated, (_, idle) = placer.bounder.coarse(one), axes_of(one)
+    bound = float(estimated.free_s[0] + placer.bounder.order_bounds_s(one, estimated.work, [order])[0, 0])
     (allocation,) = placer.allocations_of(one)[:1]
-    exact = float(priced.free_s[0]) + placer.exposed_s(one, priced.work, allocation, (*idle, *order))
+    exact = float(estimated.free_s[0]) + placer.exposed_s(one, estimated.work, allocation, (*idle, *order))
     assert 0.5 * exact <= bound <= exact * (1 + 1e-9)
     if types == 1:
-        _, estimate = priced.free_s[0] + placer.bounder.order_figures_s(one, priced.work, [order])[:, 0, 0]
+        _, estimate = estimated.free_s[0] + placer.bounder.order_figures_s(one, estimated.work, [order])[:, 0, 0]
         assert estimate >= bound
-    assert exact > 2 * float(priced.free_s[0]), "the inter-building link determines the step"
+    assert exact > 2 * float(estimated.free_s[0]), "the inter-building link determines the step"

@@ -47,7 +47,7 @@ def plan_of(case: Case, target: str, *stated: str) -> Plan | None:
 
 
 @pytest.mark.parametrize("target", ["megatron", "torchtitan"])
-def test_what_is_priced_is_written_or_refused(target: str) -> None:
+def test_what_is_estimated_is_written_or_refused(target: str) -> None:
     plain = plan_of(EXPERTS, target)
     assert plain is not None
     files = {name: text for name, text in EMITTERS[target](plain).items() if name.endswith((".py", "args.sh"))}

@@ -29,7 +29,7 @@ HEADS = 2
 
 
 @cache
-def priced(job: str, degrees: str, policy: str, *overrides: str, shard: str = "parameters") -> Plan:
+def estimated(job: str, degrees: str, policy: str, *overrides: str, shard: str = "parameters") -> Plan:
     case = Case({"dense": DENSE, "qwen": QWEN}[job], degrees, "1F1B", policy, shard, exchange="gather")
     stated = ("target=torchtitan", "network.settings=library", "global_batch_sequences=128", *overrides)
     return evaluated(read(Job.model_validate(job_of(case)), stated), decision_of(case))
@@ -59,11 +59,11 @@ def test_spmd_types_repeats_every_collective_of_tp_and_experts(
     (tests/golden/torch_counts.jsonl has both).
     """
     plans = [
-        priced(job, degrees, "none"),
-        priced(job, degrees, "full"),
-        priced(job, degrees, "selective"),
-        priced(job, degrees, "selective", TYPED),
-        priced(job, degrees, "selective", TYPED, "kept.compiled=[model]"),
+        estimated(job, degrees, "none"),
+        estimated(job, degrees, "full"),
+        estimated(job, degrees, "selective"),
+        estimated(job, degrees, "selective", TYPED),
+        estimated(job, degrees, "selective", TYPED, "kept.compiled=[model]"),
     ]
     micro_batches = 128 / int(degrees.partition("dp")[2].split()[0])
     assert [per_step(plan, *op) / micro_batches - ends for plan in plans] == [layers * n for n in times]
@@ -74,19 +74,19 @@ def test_spmd_types_repeats_every_collective_of_tp_and_experts(
     ("job", "degrees"),
     [("dense", "tp4 pp2 dp4"), ("dense", "tp2 pp4 dp4"), ("qwen", "tp4 pp2 dp32 ep8 lanes4")],
 )
-def test_the_replay_sends_again_what_the_price_has(job: str, degrees: str) -> None:
+def test_the_simulation_sends_again_what_the_estimate_has(job: str, degrees: str) -> None:
     """The simulation repeats the collectives that the estimate counts.
 
     Both take longer, and fewer activations are kept. ``verify`` recomputes the figures.
     """
-    kept, again = (priced(job, degrees, "selective", *of, shard="optimizer") for of in ((), (TYPED,)))
-    replays = [sa.simulate(plan) for plan in (kept, again)]
-    for plan, step in zip((kept, again), replays, strict=True):
+    kept, again = (estimated(job, degrees, "selective", *of, shard="optimizer") for of in ((), (TYPED,)))
+    simulations = [sa.simulate(plan) for plan in (kept, again)]
+    for plan, step in zip((kept, again), simulations, strict=True):
         sa.verify(plan)
         assert abs(step.difference) < 0.05, (plan.cost.step_s, step.step_s)
     more = again.cost.step_s - kept.cost.step_s
     assert more > 0
-    assert replays[1].step_s - replays[0].step_s == pytest.approx(more, rel=0.25)
+    assert simulations[1].step_s - simulations[0].step_s == pytest.approx(more, rel=0.25)
     assert max(s.activations_bytes for s in again.memory) < max(s.activations_bytes for s in kept.memory)
 
 
@@ -104,9 +104,9 @@ def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     assert found.bound_s <= found.best.step_s
 
 
-def test_the_backend_that_was_priced_is_written() -> None:
+def test_the_backend_that_was_estimated_is_written() -> None:
     for overrides, backend in (((), "partial_dtensor"), ((TYPED,), "spmd_types")):
-        assert f"spmd_backend='{backend}'," in config_module(priced("dense", "tp4 dp8", "selective", *overrides))
+        assert f"spmd_backend='{backend}'," in config_module(estimated("dense", "tp4 dp8", "selective", *overrides))
 
 
 def test_a_backend_of_torchtitan_says_nothing_of_megatron() -> None:

@@ -83,7 +83,7 @@ def test_left_out_rows_do_not_see_themselves() -> None:
     assert (again[1:] != own[1:]).any()
 
 
-def test_knobs_that_do_not_matter_are_not_priced() -> None:
+def test_knobs_that_do_not_matter_are_not_estimated() -> None:
     case = case_of(run("n2"))  # fp8, no experts
     found = linearise([case])
     seen = {knob.name for knob, slope in zip(KNOBS, found.jacobian[0], strict=True) if slope}

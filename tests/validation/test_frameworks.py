@@ -53,7 +53,7 @@ def block(name: str = "l1") -> LayerProfile:
     return case_of(run(name)).profile.blocks[0][0]
 
 
-def price(case: Case, **overlap: object) -> PlanCost:
+def cost_of(case: Case, **overlap: object) -> PlanCost:
     job = case.job.model_copy(update={"overlap": Overlap.model_validate(overlap)})
     return plan_cost(job, case.profile, case.topology, case.decisions[0])
 
@@ -131,7 +131,7 @@ def test_copies_are_sorted_where_a_rank_has_several_experts() -> None:
 
 def test_gradients_that_do_not_overlap_are_exposed_in_full() -> None:
     case = case_of(run("v1"))
-    hidden, waited = price(case), price(case, gradient_reduce=False, parameter_gather=False)
+    hidden, waited = cost_of(case), cost_of(case, gradient_reduce=False, parameter_gather=False)
     reduce = next(flow for flow in waited.collectives if "gradients" in flow.name)
     assert waited.cost.exposed_s["dp"] == pytest.approx(reduce.time_s * reduce.per_step)
     assert hidden.cost.exposed_s["dp"] < waited.cost.exposed_s["dp"]
@@ -144,7 +144,7 @@ def test_pipeline_messages_that_block_cost_the_last_rank_its_gradients() -> None
     sends. Here the last rank sends gradients, all but the last of them before further work.
     """
     case = case_of(run("v2"))  # 8 stages, 8 micro-batches
-    free, blocking = price(case), price(case, pipeline_messages=False)
+    free, blocking = cost_of(case), cost_of(case, pipeline_messages=False)
     send = next(flow for flow in free.collectives if flow.op == "send")
     more = blocking.cost.exposed_s["pp"] - free.cost.exposed_s["pp"]
     assert more == pytest.approx(7 * send.time_s, rel=0.02)
@@ -152,8 +152,8 @@ def test_pipeline_messages_that_block_cost_the_last_rank_its_gradients() -> None
 
 def test_userbuffers_hide_their_share_of_tp() -> None:
     case = case_of(run("l1"))
-    whole = price(case, tp_reduce=False, tp_fraction=0.0)
-    half = price(case, tp_reduce=False, tp_fraction=0.5)
+    whole = cost_of(case, tp_reduce=False, tp_fraction=0.0)
+    half = cost_of(case, tp_reduce=False, tp_fraction=0.5)
     assert half.cost.exposed_s["tp"] == pytest.approx(whole.cost.exposed_s["tp"] / 2)
 
 
@@ -166,15 +166,15 @@ def test_input_gradients_are_reduced_beside_weight_gradients() -> None:
     """
     for name, part, taken in (("l1", 1 / 4, 16 / 132), ("v1", 81 / 242, 16 / 108)):
         case, hidden = case_of(run(name)), part * (1 - taken)
-        waited, beside = (price(case, tp_reduce=on, tp_fraction=0.0).cost.exposed_s["tp"] for on in (False, True))
+        waited, beside = (cost_of(case, tp_reduce=on, tp_fraction=0.0).cost.exposed_s["tp"] for on in (False, True))
         assert beside == pytest.approx((1 - hidden) * waited)
-        both = price(case, tp_reduce=True, tp_fraction=0.5).cost.exposed_s["tp"]
+        both = cost_of(case, tp_reduce=True, tp_fraction=0.5).cost.exposed_s["tp"]
         assert both == pytest.approx(0.5 * waited)  # userbuffers' share includes them
 
 
 def test_reductions_over_slow_links_stick_out() -> None:
     case = case_of(replace(run("v1"), tp=16, dp=16))  # tp across hosts
-    waited, beside = (price(case, tp_reduce=on) for on in (False, True))
+    waited, beside = (cost_of(case, tp_reduce=on) for on in (False, True))
     saved = waited.cost.exposed_s["tp"] - beside.cost.exposed_s["tp"]
     assert 0 < saved < waited.cost.exposed_s["tp"] / 3
     assert saved < waited.cost.compute_s / 4

@@ -76,7 +76,7 @@ def test_a_gpu_of_the_users_own_stands_on_the_hosts_of_the_base() -> None:
         cases_on(rows("my-gpu"), NOTHING)
 
 
-def test_a_fitted_link_prices_the_runs() -> None:
+def test_a_fitted_link_estimates_the_runs() -> None:
     link = load_network("nvlink4")
     halved = link.model_copy(update={"curves": (), "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s / 10})
     before, after = (cases_on(rows(), Machines({}, links))[0] for links in ({}, {"nvlink4": halved}))
