@@ -18,6 +18,7 @@ DOCS = ROOT / "docs"
 RUN = (
     *(
         "index.md",
+        "how_to.md",
         "tutorial.md",
         "capacity.md",
         "network.md",
