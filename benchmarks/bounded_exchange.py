@@ -1,4 +1,4 @@
-"""Exchange of a recommendation step over a thin trunk, vectors as they are and within a bound: predicted, then measured.
+"""Exchange of a recommendation step over a thin link, vectors as they are and within a bound: predicted, then measured.
 
     .venv-runtime/bin/python benchmarks/bounded_exchange.py [--mbit 20] [--steps 7] [--write docs/results]
 
@@ -182,10 +182,10 @@ def main() -> None:
     ]
     mean = {name: np.mean([one[name] for one in rates]) for name in ("ratio", "encode", "decode")}
     page = [
-        "# Exchange of a recommendation step over a thin trunk",
+        "# Exchange of a recommendation step over a thin link",
         "",
         f"`python benchmarks/bounded_exchange.py --mbit {args.mbit:g} --steps {args.steps}` ({date.today()}): four processes in",
-        f"emulated buildings, trunk of {args.mbit:g} Mbit/s and {trunk.one_way_latency_s * 1e3:g} ms; {size}.",
+        f"emulated buildings, link of {args.mbit:g} Mbit/s and {trunk.one_way_latency_s * 1e3:g} ms; {size}.",
         f"Measured before, on another batch: ratio {mean['ratio']:.1f}, {mean['encode'] / 1e6:.0f} MB/s coded and",
         f"{mean['decode'] / 1e6:.0f} MB/s decoded by each of four processes on {os.cpu_count()} cores that other work shares.",
         f"Median of {args.steps} steps; the slowest rank counts. Vectors and gradients are synthetic.",

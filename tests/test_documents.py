@@ -129,6 +129,24 @@ def test_figures_of_the_readme_on_accuracy_are_those_of_the_page() -> None:
     assert covered[1] in trust
 
 
+def test_figures_of_the_page_on_calibrating_are_those_of_the_page_on_accuracy() -> None:
+    accuracy = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    first = (ROOT / "docs" / "calibrating.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    for name in ("seen, dense", "never seen, or experts"):
+        row = re.search(
+            rf"^\| {name} \| \d+ \| \d+ \| (\d+\.\d %) \| .+? \| (\d+\.\d) % \|", accuracy, flags=re.MULTILINE
+        )
+        assert row
+        assert row[1] in first, name
+        assert f"{float(row[2]):.0f} %" in first, name
+
+
+def test_the_first_page_links_to_every_page_of_its_folder() -> None:
+    links = set(re.findall(r"\]\(([^)#]+)", (ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert pages <= links, f"index.md does not link to {pages - links}"
+
+
 def test_the_reference_lists_every_function_of_the_api_and_every_error() -> None:
     listed = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "reference" / "python.md").read_text(), flags=re.MULTILINE)
     errors = {name for name in sa.__all__ if name.endswith("Error")}
