@@ -367,9 +367,7 @@ def test_command_keeps_to_cpu_seconds_and_refuses_what_it_cannot_do(tmp_path: Pa
     assert ended.exit_code == 0, ended.output
     assert time.process_time() - begin < 6
     for arguments, named in (
-        (["plan", job, "--work-limit", "40"], "--work-limit"),
         (["plan", job, "--referee", "2"], "--referee"),
-        (["plan", str(EXAMPLES / "six_cards.yaml"), "--cpu-limit", "2"], "--cpu-limit"),
         (["compare", job, "--tie", "0.1"], "--tie"),
         (["explain", job, "--cpu-limit", "2"], "--cpu-limit"),
     ):
