@@ -49,6 +49,7 @@ def _best(state: Search, name: ObjectiveName, limits: Limits, parts: int) -> str
         problem,
         time_limit_s=min(LOOSEN_LIMIT_S / parts, state.time_limit_s) if work is None else state.time_limit_s,
         seed=state.seed,
+        report=lambda one: state.tell(f"loosening {name}: {one.stage}", one.done, one.total),
         placer_on=partial(placer_on, problem),
         probed=(partial(quick_space.probe, placer_on=placer_on),),
         stopped=state.stopped,
