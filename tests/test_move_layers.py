@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from itertools import count
+from types import SimpleNamespace
+from typing import cast
 
+import numpy as np
 import pytest
 
 import scaleacross as sa
 from scaleacross.api.simulating import simulated_step_s
 from scaleacross.catalogue import load_job
 from scaleacross.catalogue.quick_start import quick_topology
+from scaleacross.cost_models.pipeline.actions import Actions
+from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.solvers.move_layers import Allowance, with_moved_layers
 from scaleacross.solvers.moved_pipeline import MovedPipeline
 from scaleacross.solvers.network_of_plan import with_network
@@ -116,3 +121,14 @@ def test_a_pipeline_with_moved_layers_takes_what_its_actions_take() -> None:
     assert found.pipeline.total_s != pytest.approx(other.pipeline.total_s, rel=1e-6)
     assert moved.seconds(PUBLISHED) == pytest.approx(other.pipeline.total_s, rel=1e-9)
     assert moved.busiest(PUBLISHED) == other.pipeline.rank
+
+
+def test_a_rank_without_layers_has_a_pipeline_too() -> None:
+    """The first of two ranks of a V holds embedding and head alone."""
+    seconds = np.array([1.0, 2.0, 2.0, 1.0])
+    message = np.zeros(2)
+    actions = Actions("ZBVZeroBubble", 2, 4, 2, None, *(seconds,) * 4, np.zeros((2, 4)), message, message)
+    cost = SimpleNamespace(pipeline=SimpleNamespace(actions=actions), layers_per_stage=((0, 0), (2, 2)))
+    moved = MovedPipeline.of(cast(PlanCost, cost))
+    assert moved.seconds(((0, 0), (2, 2))) == pytest.approx(actions.total_s)
+    assert moved.seconds(((0, 0), (3, 1))) >= actions.total_s

@@ -29,5 +29,5 @@ def device_resource(plan: Plan) -> str:
 
 
 def _accelerator(plan: Plan) -> Accelerator:
-    """Return the accelerator of the first building used: all of a job have one library (``api.problems``)."""
+    """Return the accelerator of the first building used: all of a plan have one library (``solvers.pools``, V1)."""
     return plan_topology(plan).building(plan.placement.fill[0].building).accelerator

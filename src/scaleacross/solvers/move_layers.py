@@ -43,7 +43,7 @@ from scaleacross.workloads.problem import Problem
 MOST_TRIED: Final = 200
 """Most neighbours of each kind that a move times; of more, every second, third, …"""
 NEAR: Final = 1.2
-"""Largest step over the best that gets moves: a choice. They take up to 17 % off a step on two types."""
+"""Largest step over the best that gets moves: a choice. They take 17 % off gpt-oss-120b on two types."""
 MOST_NEAR: Final = 12
 """Most decisions whose layers are moved, about half a second each: a choice."""
 OF_PIPELINE: Final = 1 / 16
@@ -110,10 +110,10 @@ def best_with_moved_layers(
             before = best[1] if placed is best[0] else networks.of(placed)
         except InfeasibleError:
             continue
-        moved = moved_by_pipeline(state.problem, before, state.seed, allowed)
+        moved = _moved_by_pipeline(state.problem, before, state.seed, allowed)
         if moved is not None and moved.cost.cost.step_s < found[1].cost.cost.step_s:
             found = placed, moved
-    return found[0], with_moved_layers(state.problem, found[1], state.seed, allowed) or found[1]
+    return found[0], _moved_by_step(state.problem, found[1], state.seed, allowed) or found[1]
 
 
 def with_moved_layers(problem: Problem, found: Networked, seed: int, allowed: Allowance) -> Networked | None:
@@ -122,11 +122,15 @@ def with_moved_layers(problem: Problem, found: Networked, seed: int, allowed: Al
     Args:
         allowed: asked before every step time; once over, the best result so far is returned.
     """
-    first = moved_by_pipeline(problem, found, seed, allowed)
-    return _moved(problem, first or found, seed, allowed, 1.0, lambda layers: layers.step_s) or first
+    first = _moved_by_pipeline(problem, found, seed, allowed)
+    return _moved_by_step(problem, first or found, seed, allowed) or first
 
 
-def moved_by_pipeline(problem: Problem, found: Networked, seed: int, allowed: Allowance) -> Networked | None:
+def _moved_by_step(problem: Problem, found: Networked, seed: int, allowed: Allowance) -> Networked | None:
+    return _moved(problem, found, seed, allowed, 1.0, lambda layers: layers.step_s)
+
+
+def _moved_by_pipeline(problem: Problem, found: Networked, seed: int, allowed: Allowance) -> Networked | None:
     """Return what ``with_moved_layers`` does, with moves chosen by the seconds of the pipeline alone."""
     return _moved(problem, found, seed, allowed, OF_PIPELINE, lambda layers: layers.pipeline_s)
 
@@ -205,6 +209,7 @@ class _Layers:
 def _climbed(layers: _Layers, seconds: Timer, allowed: Allowance, work: float) -> Split | None:
     """Return the layout that moves lead to, None without a move. Each move goes to the fastest neighbour that fits."""
     start = split = layers.found.cost.layers_per_stage
+    allowed.take(work)
     least_s = seconds(split, math.inf) * (1 - TOLERANCE)
     while True:
         timed = list[tuple[float, Split]]()

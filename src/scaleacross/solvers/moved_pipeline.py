@@ -54,7 +54,8 @@ class MovedPipeline:
         inner[[0, -1]] = 0.0
         inner = np.where(np.bincount(rank, inner, p)[rank] > 0, inner, 1.0)
         total_s = np.stack([np.bincount(rank, inner * one, p) for one in stage_s])
-        layer_s = total_s / np.bincount(rank, inner * layers, p)
+        # a rank may hold embedding and head alone, without any layer
+        layer_s = total_s / np.maximum(1.0, np.bincount(rank, inner * layers, p))
         return cls(actions, rank, chunk, layers, stage_s, layer_s[:, rank])
 
     def seconds(self, split: Split) -> float:
