@@ -41,6 +41,12 @@ def _all_fullest(pipelines: Any) -> Any:
     return volumes.take(np.zeros(stages, dtype=np.int64))
 
 
+def _one_kind(shape: Any) -> Any:
+    """All groups as one kind, which has the largest fanout and the fewest members of all."""
+    parts = {name: getattr(shape, name)[None] for name in ("fanout", "members", "taken", "pairs")}
+    return replace(shape, **parts)
+
+
 COSTS = "scaleacross.cost_models."
 MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
     "inter-building queue of pipeline ranks": ((f"{COSTS}replica_kinds.gradients_cross", lambda *_: False),),
@@ -48,7 +54,7 @@ MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
     "links shared with passes' calls": ((f"{COSTS}layer_overlap._sharing_links", _nothing_shared),),
     "waiting groups": ((f"{COSTS}replica_kinds.waiting_groups", lambda *_: {}),),
     "weight gradients apart": ((f"{COSTS}layer_overlap.LayerOverlap.in_chunks", lambda beside, _: beside),),
-    "groups that cross farthest": ((f"{COSTS}groups.GroupShape.farthest", property(lambda shape: shape)),),
+    "groups that cross farthest": ((f"{COSTS}groups.GroupShape.kinds", property(_one_kind)),),
     "crowded inter-building links": ((f"{COSTS}pipeline.placed.is_crowded", lambda *_: False),),
     "pipeline ranks' turns on them": ((f"{COSTS}replica_kinds.slowest_apart", lambda *_: {}),),
     "passes that gradients delay": (

@@ -36,7 +36,7 @@ def even(fanouts: dict[int, int], crossing: float = 1.0) -> GroupShape:
     # all over one inter-building link
     exchanged = np.where(fanout > 1, crosses * members * (degree - members) / degree, 0.0)
     own, taken = np.array(float(degree)), (fanout - 1) / fanout
-    farthest = fanout, members, taken, taken, np.array(0.0)
+    farthest = fanout, members, taken, taken, np.array(0.0), np.zeros((0, 4, NUM_LEVELS))
     return GroupShape(own, fanout, members, crosses, pairs, own, np.array(1.0), exchanged, crosses, *farthest)
 
 

@@ -73,7 +73,7 @@ def test_a_ring_leaves_a_building_over_one_scale_up_domain() -> None:
     taken = [1 - 1 / f for f in fanout]
     shape = GroupShape(*(np.array(one) for one in (
         32.0, fanout, members, [1.0] * 6, [16.0, 14.0, 0.0, 0.0, 1.0, 0.0], 16.0, 1.0, [0.0] * 6, [1.0] * 6, fanout, members,
-        taken, taken, 0.0,
+        taken, taken, 0.0, np.zeros((0, 4, 6)),
     )))  # fmt: skip
     links = Links(np.full(6, B), np.full(6, 1e15), np.zeros(6))
     assert ring_bandwidth(shape, links)[[0, 1, 4]].tolist() == [B, 2 * B, 2 * B]

@@ -24,7 +24,7 @@ def regular(*fanout: float) -> GroupShape:
     pairs = (f - 1) * np.cumprod([1.0, *fanout[:0:-1]])[::-1]
     ones, outermost = np.ones(NUM_LEVELS), int(np.flatnonzero(f > 1)[-1])
     tail = members[outermost] if outermost >= CAMPUS else f.prod()
-    farthest = f, members, (f - 1) / f, (f - 1) / f, np.array(0.0)
+    farthest = f, members, (f - 1) / f, (f - 1) / f, np.array(0.0), np.zeros((0, 4, NUM_LEVELS))
     return GroupShape(f.prod(), f, members, ones, pairs, tail, np.array(1.0), np.zeros(NUM_LEVELS), ones, *farthest)
 
 

@@ -166,7 +166,7 @@ def test_cost_model_counts_the_bytes_of_the_schedule(algorithm: str, slow: int) 
     members[[1, 2, 4]] = 4, 4, 12
     exchanged = members * (24 - members) / 24
     loads, taken = (np.array(1.0), exchanged, crossing), (fanout - 1) / fanout
-    farthest = fanout, members, taken, taken, np.array(0.0)
+    farthest = fanout, members, taken, taken, np.array(0.0), np.zeros((0, 4, NUM_LEVELS))
     shape = GroupShape(np.array(24.0), fanout, members, crossing, pairs, np.array(24.0), *loads, *farthest)
     bandwidth = np.full(NUM_LEVELS, np.inf)
     bandwidth[slow] = 1.0

@@ -58,7 +58,7 @@ def collective(
     launch_s = max(accelerator.collective_start_s for accelerator in levels.accelerators)
     measured = measured_s(op, size_bytes, float(degree), links)
     seconds, level = least_s(op, size_bytes, tiling, None if math.isnan(measured) else measured)
-    # an option's time is that of the groups which cross farthest; where tiles are cut inside hosts, others may take longer
+    # the time of a ring does not count what other rings send through a building on their way
     found = (one._replace(time_s=max(one.time_s, seconds)) for one in options(op, size_bytes, shape, links, launch_s))
     return CollectiveStudy(
         op=op,

@@ -93,6 +93,23 @@ class Laws(NamedTuple):
             hierarchical_s_per_byte=self.busy_s_per_byte, busiest_s_per_byte=self.busy_busiest_s_per_byte
         )
 
+    def within(self, other: Laws) -> bool:
+        """Whether no algorithm takes longer than under ``other``, whatever the size and the number of chunks."""
+        mine, others = self._least_parts, other._least_parts
+        # latencies that overlap with other chunks are part of A alone
+        overlapped_s = (other.outermost_steps - other.outermost_exposed / 2) * other.outermost_s
+        latency = self.hierarchical_s <= other.hierarchical_s - overlapped_s
+        return bool(latency.all()) and all(bool((a <= b).all()) for a, b in zip(mine, others, strict=True))
+
+    @property
+    def _least_parts(self) -> tuple[Floats, ...]:
+        """Figures of which none makes an algorithm faster where it is larger."""
+        ring = self.ring_s_per_byte
+        walks = self.ring_latencies_s, ring[..., None] - self.ring_hidden_s_per_byte
+        layered = self.hierarchical_s_per_byte, self.busiest_s_per_byte, self.messages_s
+        busy = ring * self.ring_busy, self.busy_s_per_byte, self.busy_busiest_s_per_byte
+        return ring, *walks, *layered, *busy, self.tree_s_per_byte, self.tree_s
+
 
 def laws(
     shape: GroupShape, links: Links, counted: Bools, steps: Floats | None = None, *, by_rank: bool = False
@@ -105,7 +122,6 @@ def laws(
     """
     if isinstance(shape, RelaxedShape):
         return _bounds(shape, links, counted)
-    shape = shape.farthest
     moved = shape.taken_in(by_rank=by_rank)
     each = moved / np.where(counted, group_bandwidth(shape, links), np.inf)
     thinnest, busiest = _thinnest(shape, links, counted), _busiest_s_per_byte(shape, links, counted, moved)

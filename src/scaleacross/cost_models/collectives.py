@@ -49,18 +49,12 @@ from scaleacross.cost_models.collective_laws import (
     OUTER_LEVELS,
     Inner,
     Laws,
-    best_layered_s,
     fewest_steps,
     inner_of,
     laws,
-    layered_busy_s,
-    layered_s,
-    ring_busy_s,
-    ring_fixed_s,
     stated_chunks,
-    tree_busy_s,
 )
-from scaleacross.cost_models.connections import Connections, spread_laws
+from scaleacross.cost_models.connections import Connections, slowest_laws, spread_laws
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import RACK, SCALE_UP
 from scaleacross.cost_models.links import Links, exchange_s_per_byte
@@ -70,11 +64,19 @@ from scaleacross.cost_models.network.compression import Best, coded_laws, fastes
 from scaleacross.cost_models.network.drivers import driven
 from scaleacross.cost_models.network.transport import connected, connected_at_best, library_settings, stated_settings
 from scaleacross.cost_models.protocol_times import ProtocolTimes, exchange_latency_s, least_tree_share
+from scaleacross.cost_models.reduction_options import (
+    HIERARCHICAL,
+    MEASURED,
+    NONE,
+    PAIRWISE,
+    RING,
+    TREE,
+    AlgorithmTime,
+    Reduction,
+)
 from scaleacross.spec.network import CurveOp
 from scaleacross.spec.network_choice import ALGORITHM_NAMES, MOVES, CommunicatorChoice, Compression, Driver
 from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
-
-NONE, RING, HIERARCHICAL, TREE, PAIRWISE, POINT_TO_POINT, MEASURED = range(len(ALGORITHM_NAMES))
 
 REMEMBERED: Final = 1024
 """Most collectives that one group remembers. When the group holds so many, it forgets them all."""
@@ -207,44 +209,26 @@ class Group:
         passes: int,
         choice: CommunicatorChoice | None,
         allowed: Collection[int],
-        by: Callable[[Bools], Laws] | None = None,
+        by: Callable[[Bools], tuple[Laws, ...]] | None = None,
     ) -> Timed:
         """Time of the fastest among ``allowed`` algorithms; ``by`` supplies laws in place of the group's own."""
         connections = self._connected(choice)
+        chunks = None if choice is None else stated_chunks(size, *(self.choices or (choice,)))
 
         def across(counted: Bools) -> Timed:
-            law, options = by(counted) if by else connections.laws(counted, by_rank=passes == 1), []
             library = None if by or counted is ALL_LEVELS else connections.protocols
-            protocol_s = library.ring_s(op, size) if library and (RING in allowed or HIERARCHICAL in allowed) else None
-            if RING in allowed:
-                seconds = passes * (law.ring_s_per_byte * size + ring_fixed_s(size, law))
-                if protocol_s is not None:
-                    seconds = np.maximum(seconds, protocol_s - self.launch_s)
-                options.append((RING, seconds, ring_busy_s(size, law, passes)))
-            if HIERARCHICAL in allowed:
-                inner = self._inner(op) if counted is OUTER_LEVELS else None
-                if choice is None:
-                    seconds = free_s = best_layered_s(size, law, passes, inner)
-                else:
-                    cut, both = stated_chunks(size, *(self.choices or (choice,))), (law, law.without_windows)
-                    seconds, free_s = (layered_s(size, cut, one, passes, inner) for one in both)
-                if library and protocol_s is not None:
-                    seconds = np.maximum(seconds, library.layered_s(protocol_s) - self.launch_s)
-                options.append((HIERARCHICAL, seconds, layered_busy_s(free_s, size, law, passes)))
-            if TREE in allowed and op == "all_reduce":
-                options.append((TREE, *self._tree(size, law, library, counted)))
-            return self._best(options)
+            inner = self._inner(op) if counted is OUTER_LEVELS and HIERARCHICAL in allowed else None
+            share = self._tree_share(library, counted) if TREE in allowed and op == "all_reduce" else None
+            asked = Reduction(op, size, passes, allowed, self.launch_s, library, chunks, inner, share)
+            return self._best(asked.options(by(counted) if by else connections.laws(counted, by_rank=passes == 1)))
 
         return self._timed(op, size, across)
 
-    def _tree(self, size: Floats, law: Laws, library: ProtocolTimes | None, counted: Bools) -> tuple[Floats, Floats]:
-        """Seconds of a double tree, and busy seconds. Bounds assume the least share that reduction in switches leaves."""
-        busy = tree_busy_s(size, law)
+    def _tree_share(self, library: ProtocolTimes | None, counted: Bools) -> Floats | None:
+        """``Reduction.tree_share``. Bounds assume the least share that reduction in switches leaves."""
         if counted is ALL_LEVELS or not (library or self._bounds):
-            return law.tree_s_per_byte * size + law.tree_s, busy
-        part = (library.share if library else self._each(least_tree_share(self.shape))) / 2
-        seconds = part * law.tree_s_per_byte * size + law.tree_s
-        return np.maximum(seconds, library.tree_s(size) - self.launch_s) if library else seconds, part * busy
+            return None
+        return library.share if library else self._each(least_tree_share(self.shape))
 
     def _best_encoded(self, op: CurveOp, size: Floats, passes: int, best: Best) -> Timed:
         """Time of the best way, of encoded ones within the error limit; a lower bound for a relaxed shape."""
@@ -252,8 +236,8 @@ class Group:
         if isinstance(self.shape, RelaxedShape):
             fast = fastest_links(self.links, best.offers)
 
-            def least(counted: Bools) -> Laws:
-                return spread_laws(laws(self.shape, fast, counted), self._each)
+            def least(counted: Bools) -> tuple[Laws, ...]:
+                return (spread_laws(laws(self.shape, fast, counted), self._each),)
 
             bound = self._way(op, size, passes, None, _allowed("best"), least)
             return Timed(np.minimum(out.time_s, bound.time_s), out.algorithm, np.minimum(out.busy_s, bound.busy_s))
@@ -265,10 +249,9 @@ class Group:
                 if not kept.any():
                     continue
 
-                def by(counted: Bools, offer: Compression = offer) -> Laws:
-                    return spread_laws(
-                        coded_laws(self.shape, self.links, counted, offer, by_rank=passes == 1), self._each
-                    )
+                def by(counted: Bools, offer: Compression = offer) -> tuple[Laws, ...]:
+                    kinds, by_rank = self.shape.kinds, passes == 1
+                    return slowest_laws(coded_laws(kinds, self.links, counted, offer, by_rank=by_rank), self._each)
 
                 coded = self._way(op, size, passes, None, (code,), by)
                 faster = kept & (coded.time_s < out.time_s)
@@ -341,7 +324,7 @@ class Group:
             return None
         return inner_of(op, self._each(self.shape.fanout[..., SCALE_UP]), links.curves, links.curve)
 
-    def _best(self, options: list[tuple[int, Floats, Floats]]) -> Timed:
+    def _best(self, options: list[AlgorithmTime]) -> Timed:
         """The fastest option (algorithm code, seconds, busy seconds); in a bound ``busy_s`` is the least of all."""
         code, time, busy = options[0]
         winner = np.asarray(code)

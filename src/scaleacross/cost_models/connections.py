@@ -31,8 +31,8 @@ class Connections:
     steps: Sequence[Sequence[LevelStep]] | None = None
     compression: Compression | None = None
 
-    def laws(self, counted: Bools, *, by_rank: bool) -> Laws:
-        """Laws of reductions, for every size.
+    def laws(self, counted: Bools, *, by_rank: bool) -> tuple[Laws, ...]:
+        """Laws of reductions for every size, of each kind of groups that may be the slowest.
 
         Args:
             counted: OUTER_LEVELS or ALL_LEVELS.
@@ -40,18 +40,14 @@ class Connections:
         """
         key = counted is OUTER_LEVELS, by_rank
         if key not in self._found:
-            steps = None if self.steps is None else self._of_levels(self.steps)
+            kinds = self.shape.kinds
+            steps = None if self.steps is None else _of_levels(self.steps, kinds.fanout)
             if self.compression is None:
-                found = laws(self.shape, self.links, counted, steps, by_rank=by_rank)
+                found = laws(kinds, self.links, counted, steps, by_rank=by_rank)
             else:
-                found = coded_laws(self.shape, self.links, counted, self.compression, steps, by_rank=by_rank)
-            self._found[key] = spread_laws(found, self.each)
+                found = coded_laws(kinds, self.links, counted, self.compression, steps, by_rank=by_rank)
+            self._found[key] = slowest_laws(found, self.each)
         return self._found[key]
-
-    def _of_levels(self, steps: Sequence[Sequence[LevelStep]]) -> Floats:
-        """Consecutive messages on each level; of several choices, whose groups are one row, a row each."""
-        every = [steps_of(one, self.shape.farthest_fanout) for one in steps]
-        return every[0] if len(every) == 1 else np.concatenate(every)
 
     @cached_property
     def protocols(self) -> ProtocolTimes | None:
@@ -63,10 +59,22 @@ class Connections:
         return times if times.hold else None
 
     @cached_property
-    def _found(self) -> dict[tuple[bool, bool], Laws]:
+    def _found(self) -> dict[tuple[bool, bool], tuple[Laws, ...]]:
         return {}
+
+
+def slowest_laws(found: Laws, each: Callable[[Floats], Floats]) -> tuple[Laws, ...]:
+    """Laws for every size of each of ``GroupShape.kinds``, without nearer ones that are faster at all sizes."""
+    farthest, *nearer = (Laws(*(term[kind] for term in found)) for kind in range(len(found.ring_s_per_byte)))
+    return tuple(spread_laws(one, each) for one in (farthest, *(one for one in nearer if not one.within(farthest))))
 
 
 def spread_laws(found: Laws, each: Callable[[Floats], Floats]) -> Laws:
     """Spread laws of the shapes over all sizes."""
     return Laws(*map(each, found))
+
+
+def _of_levels(steps: Sequence[Sequence[LevelStep]], fanout: Floats) -> Floats:
+    """Consecutive messages on each level; of several choices, whose groups are one row, a row each."""
+    every = [steps_of(one, fanout) for one in steps]
+    return every[0] if len(every) == 1 else np.concatenate(every, axis=-2)

@@ -31,7 +31,7 @@ def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Level
     """Shapes of the groups of every pipeline rank, one row each.
 
     Inside buildings a row equals ``shape``, the one row of all groups of the axis. Beyond buildings it describes the
-    rank's own groups, with the inter-building links to themselves.
+    rank's own groups that cross farthest, with the inter-building links to themselves.
     """
     ranks = pipeline[0]
     rows = {name: np.repeat(getattr(shape, name), ranks, axis=0) for name in column_names(GroupShape)}
@@ -43,7 +43,7 @@ def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Level
         if own.span < CAMPUS:  # all groups of this rank are as far apart
             for name in ("fanout", "members", "taken"):
                 rows[f"farthest_{name}"][rank] = rows[name][rank]
-    return GroupShape(**rows)
+    return GroupShape(**rows).alike(CAMPUS)
 
 
 def apart(

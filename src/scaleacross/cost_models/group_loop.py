@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Floats, Ints
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, REGION, SCALE_UP
 from scaleacross.machine_code import compiled
 
@@ -18,15 +18,17 @@ class Counted(NamedTuple):
     """Counts over the groups of an axis; ranks that share an aligned unit count as one.
 
     Attributes:
-        children: most children of a level in one child of the next level, over all groups (row 0) and over those that
-            cross farthest (row 1), (2, NUM_LEVELS).
+        children: most children of a level in one child of the next level, over all groups (row 0) and over those whose
+            outermost crossed level is s (row 1 + s), (1 + NUM_LEVELS, NUM_LEVELS).
         fewest: fewest ranks in one child over the groups that cross the level (of all where none does); as
             ``children``.
         taken: largest share of a group's ranks in a child of the next level that one child in it does not hold; rows
             and shape as ``children``.
         leaving: most groups that cross a level with a rank in one child, (NUM_LEVELS,).
         sent: largest Σ m·(ranks − m) over the groups of one child, m ranks of a group in it, (NUM_LEVELS,).
-        pairs: neighbours whose link is of a level, of the group with most of them farthest out, (NUM_LEVELS,).
+        pairs: neighbours whose link is of a level, of the group with most of them farthest out; a row for every s,
+            (NUM_LEVELS, NUM_LEVELS).
+        spans: whether some group's outermost crossed level is s, (NUM_LEVELS,).
         ways: most rings from one building to the same other one, inside its region and beyond, (2,).
         between: Σ m·m' over the groups for every two buildings, (buildings, buildings).
         entering: Σ (ranks − m)/ranks over the groups with a rank in a building, (buildings,).
@@ -40,6 +42,7 @@ class Counted(NamedTuple):
     leaving: Floats
     sent: Floats
     pairs: Floats
+    spans: Bools
     ways: Floats
     between: Floats
     entering: Floats
@@ -57,16 +60,18 @@ def count(child: Ints, ranks: int, offsets: int, buildings: int) -> Counted:
         buildings: more than the number of any building.
     """
     num_children = int(child.max()) + 1
-    most, fewest = np.ones((2, NUM_LEVELS)), np.full((2, 2, NUM_LEVELS), NEVER)  # fewest: of all, of those that cross
-    taken, entering = np.zeros((2, NUM_LEVELS)), np.zeros(buildings)
+    kinds = 1 + NUM_LEVELS, NUM_LEVELS
+    most, fewest = np.ones(kinds), np.full((2, *kinds), NEVER)  # fewest: of all, of those that cross
+    taken, entering = np.zeros(kinds), np.zeros(buildings)
     leaving, sent = np.zeros((2, NUM_LEVELS, num_children))
     ways, members, between = np.zeros((2, buildings, buildings)), np.zeros(buildings), np.zeros((buildings, buildings))
-    pairs, step = np.zeros((2, NUM_LEVELS)), np.full(ranks, NUM_LEVELS)  # the end of a group ends every stretch
+    pairs, step = np.zeros(kinds), np.full(ranks, NUM_LEVELS)  # the end of a group ends every stretch
     found = most, fewest, taken, leaving, sent, pairs, ways, members, between, entering
     boundary, gap = _play(child, offsets, step, *found)
     crossed = np.where(fewest[1] < NEVER, fewest[1], fewest[0])
-    busiest = leaving.max(axis=1), sent.max(axis=1)
-    return Counted(most, crossed, taken, *busiest, pairs[0], ways.max(axis=(1, 2)), between, entering, boundary, gap)
+    busiest, spans = (leaving.max(axis=1), sent.max(axis=1)), fewest[0, 1:, RACK] < NEVER
+    beyond = ways.max(axis=(1, 2)), between, entering
+    return Counted(most, crossed, taken, *busiest, pairs[:-1], spans, *beyond, boundary, gap)
 
 
 @compiled
@@ -87,7 +92,7 @@ def _play(
 ) -> tuple[int, int]:
     """Fill the tables of ``Counted`` and return its ``boundary`` and ``gap``.
 
-    ``pairs`` (2, NUM_LEVELS) has the farthest group so far in row 0 and the current group in row 1.
+    Row s of ``pairs`` has the farthest group so far whose outermost crossed level is s; the last row the current group.
     """
     ranks, groups = len(step), child.shape[1] // len(step)
     outermost, boundary, gap = -1, -1, 0
@@ -96,21 +101,21 @@ def _play(
         # the first and the last rank of a group are farthest apart, so this finds the outermost level of all groups
         outermost = max(outermost, _step(child, start, start + (ranks - 1) * offsets))
     for group in range(groups):
-        start, before = group // offsets * offsets * ranks + group % offsets, -1
+        start, before, span = group // offsets * offsets * ranks + group % offsets, -1, SCALE_UP
         for level in range(NUM_LEVELS):
-            pairs[1, level] = 0.0
+            pairs[-1, level] = 0.0
         for rank in range(ranks - 1):
             step[rank] = _step(child, start + rank * offsets, start + (rank + 1) * offsets)
-            pairs[1, step[rank]] += 1.0
+            pairs[-1, step[rank]] += 1.0
+            span = max(span, step[rank])
             if step[rank] >= max(CAMPUS, outermost):
                 gap = max(gap, rank - before) if before >= 0 else gap
                 boundary, before = max(boundary, rank), rank
-        _keep_farther(pairs)
-        farthest = outermost < 0 or pairs[1, outermost] > 0
-        # whether a group crosses farthest is only known after all of its steps
+        _keep_farther(pairs, span)
+        # how far a group crosses is only known after all of its steps
         for level in range(RACK, NUM_LEVELS):
-            crosses = pairs[1, level] > 0
-            _stretches(child, start, offsets, step, level, crosses, farthest, most, fewest, taken, leaving, sent)
+            crosses = pairs[-1, level] > 0
+            _stretches(child, start, offsets, step, level, crosses, span, most, fewest, taken, leaving, sent)
         if outermost >= CAMPUS:
             _buildings(child, start, offsets, ranks, ways, members, between, entering)
     return boundary, gap
@@ -126,14 +131,14 @@ def _step(child: Ints, here: int, there: int) -> int:
 
 
 @compiled
-def _keep_farther(pairs: Floats) -> None:
-    """Keep the current group's pairs if it has more on the outermost level where the two rows differ."""
+def _keep_farther(pairs: Floats, span: int) -> None:
+    """Keep the current group's pairs if it has more on the outermost level where its row and that of ``span`` differ."""
     level = NUM_LEVELS - 1
-    while level > SCALE_UP and pairs[0, level] == pairs[1, level]:
+    while level > SCALE_UP and pairs[span, level] == pairs[-1, level]:
         level -= 1
-    if pairs[1, level] > pairs[0, level]:
+    if pairs[-1, level] > pairs[span, level]:
         for each in range(NUM_LEVELS):
-            pairs[0, each] = pairs[1, each]
+            pairs[span, each] = pairs[-1, each]
 
 
 @compiled
@@ -144,7 +149,7 @@ def _stretches(
     step: Ints,
     level: int,
     crosses: bool,
-    farthest: bool,
+    span: int,
     most: Floats,
     fewest: Ints,
     taken: Floats,
@@ -160,7 +165,7 @@ def _stretches(
         inside, at = rank + 1 - begins, child[level - 1, start + begins * offsets]
         sent[level, at] += inside * (ranks - inside)
         leaving[level, at] += crosses
-        for kind in range(2 if farthest else 1):
+        for kind in (0, 1 + span):
             if level == RACK:
                 most[kind, SCALE_UP] = max(most[kind, SCALE_UP], inside)
             most[kind, level] = max(most[kind, level], children)
@@ -171,7 +176,7 @@ def _stretches(
         if step[rank] > level:
             if children > 1:
                 share = (rank + 1 - parent - smallest) / (rank + 1 - parent)
-                for kind in range(2 if farthest else 1):
+                for kind in (0, 1 + span):
                     taken[kind, level] = max(taken[kind, level], share)
             parent, smallest = rank + 1, NEVER
         begins, children = rank + 1, children + 1 if step[rank] == level else 1

@@ -23,6 +23,8 @@ For every level l (see ``levels``):
               their parent are its own, the largest over children and groups; (f−1)/f where all are equal
 * farthest_fanout[l], farthest_members[l], farthest_taken[l]   fanout, members and taken of only those groups that cross
   the outermost level that any group crosses. Where none crosses level l, members are all ranks of one in a child.
+* nearer[s]   the same three and pairs, of only those groups that cross level s and none farther out, while others cross
+  farther. Where there are none, ``NOWHERE``: the figures of groups that cross nothing.
 * entering    bytes that the gathers of all groups bring into a building, divided by the bytes that one rank gathers in
               all: Σ (d−m)/d with m of a group's ranks in it. All links into the building count, scaled to the slowest
               one of campus level. The value is that of the slowest building among those with others in their region
@@ -38,6 +40,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -46,10 +49,16 @@ from scaleacross.cost_models.columns import columns_of
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, REGION, SCALE_UP, Levels
 
+NOWHERE: Final = np.array([1.0, 1.0, 0.0, 0.0])[:, None]
+"""Fanout, members, taken and pairs of groups that cross no level, (4, 1)."""
+
 
 @dataclass(frozen=True)
 class GroupShape:
-    """Shape arrays (..., NUM_LEVELS) and degree, tail, spacing, entering (...), broadcastable against candidates."""
+    """Shape arrays (..., NUM_LEVELS) and degree, tail, spacing, entering (...), broadcastable against candidates.
+
+    ``nearer`` has the shape (..., levels s, 4, NUM_LEVELS); with no levels s all groups are taken to lie alike.
+    """
 
     degree: Floats
     fanout: Floats
@@ -65,12 +74,26 @@ class GroupShape:
     taken: Floats
     farthest_taken: Floats
     entering: Floats
+    nearer: Floats
 
     @cached_property
-    def farthest(self) -> GroupShape:
-        """The shape with fanout, members and taken of the farthest groups. A collective is assumed to last as long as
-        theirs, because links farther out are slower."""
-        return replace(self, fanout=self.farthest_fanout, members=self.farthest_members, taken=self.farthest_taken)
+    def kinds(self) -> GroupShape:
+        """The shape of every kind of groups, with a leading axis: those that cross farthest, then nearer ones.
+
+        A collective lasts as long as its slowest groups, which need not cross farthest: where few of a group's ranks are
+        in a child, few adapters carry all of its bytes.
+        """
+        crossed = self.nearer[..., 0, :].max(axis=-1, initial=1.0) > 1
+        spans = np.flatnonzero(crossed.any(axis=tuple(range(crossed.ndim - 1))))[::-1].tolist()
+        farthest = np.stack([self.farthest_fanout, self.farthest_members, self.farthest_taken, self.pairs])
+        kinds = [farthest, *(np.moveaxis(self.nearer[..., span, :, :], -2, 0) for span in spans)]
+        fanout, members, taken, pairs = np.stack(kinds, axis=1)
+        return replace(self, fanout=fanout, members=members, taken=taken, pairs=pairs)
+
+    def alike(self, outwards: int = 0) -> GroupShape:
+        """The shape without ``nearer`` groups that cross level ``outwards`` or a farther one."""
+        known = np.arange(self.nearer.shape[-3])[:, None, None] < outwards
+        return replace(self, nearer=np.where(known, self.nearer, NOWHERE))
 
     @cached_property
     def span(self) -> Ints:
@@ -142,15 +165,18 @@ def exact_shape(degree: int, stride: int, levels: Levels, pipeline: Axis = (1, 0
     counted.children[:, SCALE_UP] *= together
     members = counted.fewest * float(together)
     members[:, SCALE_UP] = 1.0
-    counted.pairs[SCALE_UP] += (together - 1) * (degree // together)
+    counted.pairs[:, SCALE_UP] += (together - 1) * (degree // together)
     tail = degree - (1 + counted.boundary) * float(together)
     counted.taken[:, SCALE_UP] = (counted.children[:, SCALE_UP] - 1) / counted.children[:, SCALE_UP]
-    (fanout, members, taken), farthest = zip(counted.children, members, counted.taken, strict=True)
-    measures = (np.array(float(degree)), fanout, members, crossing, counted.pairs)
+    by_span = np.stack([counted.children[1:], members[1:], counted.taken[1:], counted.pairs], axis=1)
+    farthest = by_span[span := int(np.flatnonzero(counted.spans)[-1])]
+    counted.spans[span] = False
+    nearer = np.where(counted.spans[:, None, None], by_span, NOWHERE)[:-1]
+    measures = (np.array(float(degree)), counted.children[0], members[0], crossing, farthest[3])
     spacing = np.array(max(1.0, counted.gap * float(together)))
-    return GroupShape(
-        *measures, np.array(tail), spacing, exchanged, leaving, *farthest[:2], taken, farthest[2], np.array(entering)
-    )
+    loads = np.array(tail), spacing, exchanged, leaving
+    lying = farthest[0], farthest[1], counted.taken[0], farthest[2]
+    return GroupShape(*measures, *loads, *lying, np.array(entering), nearer)
 
 
 @dataclass(frozen=True)
@@ -226,7 +252,7 @@ def relaxed_shape(
     known = host % (d * s)[..., 0] == 0
     exchanged = np.where(fanout > 1, (d - 1) / d * leaving, 0.0)  # m·(d−m) ≥ d−1 for any m of d
     loads, taken = (tail, spacing, exchanged, leaving), (fanout - 1) / fanout
-    farthest = fanout, members, taken, taken, np.zeros_like(tail)
+    farthest = fanout, members, taken, taken, np.zeros_like(tail), np.zeros((*tail.shape, 0, 4, NUM_LEVELS))
     return RelaxedShape(d[..., 0], fanout, members, crossing, pairs, *loads, *farthest, known)
 
 

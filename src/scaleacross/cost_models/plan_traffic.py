@@ -8,10 +8,11 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats
-from scaleacross.cost_models.collectives import POINT_TO_POINT, Group, Timed
+from scaleacross.cost_models.collectives import Group, Timed
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, Levels
 from scaleacross.cost_models.network.compression import sent_ratio
+from scaleacross.cost_models.reduction_options import POINT_TO_POINT
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.network import LINK_LEVELS

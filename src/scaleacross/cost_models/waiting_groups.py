@@ -87,7 +87,7 @@ def near_shape(shape: GroupShape, where: Bools) -> GroupShape:
     every = replace(shape, farthest_fanout=shape.fanout, farthest_members=shape.members, farthest_taken=shape.taken)
     pairs = zip(columns_of(shape), columns_of(_crossing_only(every, np.where(inside, shape.fanout, 1.0))), strict=True)
     return GroupShape(
-        *(np.where(where[..., None] if own.ndim > where.ndim else where, near, own) for own, near in pairs)
+        *(np.where(where.reshape(*where.shape, *(1,) * (own.ndim - where.ndim)), near, own) for own, near in pairs)
     )
 
 
@@ -111,7 +111,7 @@ def alone_shape(shape: GroupShape, where: Bools, ranks: Ints | int) -> GroupShap
     nearer = own & (np.arange(NUM_LEVELS) == CAMPUS) & (shape.fanout[..., REGION:] > 1)
     for name, least in (("fanout", 1.0), ("farthest_fanout", 1.0), ("pairs", 0.0)):
         parts[name] = np.where(nearer, least, getattr(shape, name))
-    return replace(shape, **parts)
+    return replace(shape, **parts).alike(CAMPUS)
 
 
 def least_shape(shape: GroupShape, extent: Ints, largest: Ints | int, ranks: Ints) -> GroupShape:
@@ -188,4 +188,5 @@ def _crossing_only(shape: GroupShape, fanout: Floats) -> GroupShape:
         "tail": np.where(crossing, parts["tail"], parts["degree"]),
         "entering": np.where(crossing, parts["entering"], 0.0),
     }
-    return GroupShape(**parts)
+    # ranks also wait for groups inside a building, as slow as all of these together
+    return GroupShape(**parts).alike()

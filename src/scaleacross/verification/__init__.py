@@ -28,7 +28,6 @@ from itertools import pairwise
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout
@@ -47,7 +46,7 @@ from scaleacross.spec.topology import Topology
 from scaleacross.targets import refused_by_own
 from scaleacross.verification.failures import recomputed_states, v8_failures, v11_goodput
 from scaleacross.verification.figures import TOLERANCE, v5_figures, v5_interval, v6_proof
-from scaleacross.verification.groups import busiest_ways, counted_groups
+from scaleacross.verification.groups import Places, busiest_ways, changes, counted_groups, lying, touched_children
 from scaleacross.verification.memory import counted_memory, does_not_fit, takes_headroom, v3_memory
 from scaleacross.verification.network import v9_network, v9_report, v9_trunks
 from scaleacross.verification.placed import v1_devices
@@ -92,7 +91,7 @@ __all__ = [
     "verify",
 ]
 
-Places = NDArray[np.int64]
+
 STATE_ANEW: Final = " (of an older version? 'scaleacross evaluate PLAN -o DIR' states its decision by today's laws)"
 """Advice where the decision is legal, but its stated figures do not recompute."""
 
@@ -310,71 +309,42 @@ def places_of(topology: Topology, placement: Placement) -> Places:
 def count_groups(places: Places, degree: int, stride: int, routes: Routes) -> GroupShape:
     """Return the shape of an axis' groups by the definition of ``GroupShape``, from the children that groups touch."""
     ranks = np.arange(len(places)).reshape(-1, degree, stride).transpose(0, 2, 1).reshape(-1, degree)
-    members, leaving, fanout = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
-    exchanged, farthest, taken = np.zeros(NUM_LEVELS), np.ones((2, NUM_LEVELS)), np.zeros((2, NUM_LEVELS))
+    leaving, exchanged = np.ones(NUM_LEVELS), np.zeros(NUM_LEVELS)
     apart = (places[ranks] != places[ranks[:, :1]]).any(axis=1).T  # (levels, groups): the group touches two children
-    # outer: groups that cross the widest level that any group crosses; all groups if none crosses one
-    outer = apart[np.flatnonzero(apart.any(axis=1)).max(initial=-1)] | ~apart.any()
     for level in range(NUM_LEVELS):
-        inside = places[ranks, level + 1] if level + 1 < NUM_LEVELS else np.zeros_like(ranks)
-        group, child, parent, sizes = _touched(places[ranks, level], inside)
-        pair, owner, spread = np.unique(group * (parent.max() + 1) + parent, return_inverse=True, return_counts=True)
-        crosses = np.zeros(len(ranks), dtype=bool)
-        crosses[group] = np.bincount(group, weights=spread[owner] > 1)[group] > 0
-        fanout[level] = spread.max()
-        members[level] = sizes[crosses[group]].min() if crosses.any() else sizes.min()
-        whole = np.bincount(owner, weights=sizes)[owner]
-        lacks = (whole - sizes) / whole
-        taken[:, level] = lacks.max(), lacks[outer[group]].max()
-        farthest[0, level] = spread[outer[pair // (parent.max() + 1)]].max()
-        farthest[1, level] = sizes[(outer & (crosses if crosses[outer].any() else True))[group]].min()
-        if crosses.any():
-            leaving[level] = np.bincount(child[crosses[group]]).max()
+        touched = touched_children(places[ranks], level)
+        crosses = np.unique(touched.group[touched.siblings > 1])
+        if len(crosses):
+            leaving[level] = np.bincount(touched.child[np.isin(touched.group, crosses)]).max()
         if level < CAMPUS:
-            exchanged[level] = np.bincount(child, sizes * (degree - sizes) / degree).max()
+            sent = touched.sizes * (degree - touched.sizes) / degree
+            exchanged[level] = np.bincount(touched.child, sent).max()
+    spans = np.where(apart, np.arange(NUM_LEVELS)[:, None], 0).max(axis=0)  # the widest level that a group crosses
+    by_span = {span: lying(places[ranks[spans == span]]) for span in np.unique(spans).tolist()}
+    every, farthest = lying(places[ranks]), by_span.pop(max(by_span))
+    nowhere = np.stack([np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.zeros(NUM_LEVELS), np.zeros(NUM_LEVELS)])
     in_building = np.stack([(places[ranks, CAMPUS] == one).sum(axis=1) for one in np.unique(places[:, CAMPUS])])
     exchanged[CAMPUS:] = routes.fullest(in_building @ in_building.T / degree)
-    beyond = _changes(places[ranks, REGION])
-    far = beyond if beyond.any() else _changes(places[ranks, CAMPUS])
+    beyond = changes(places[ranks, REGION])
+    far = beyond if beyond.any() else changes(places[ranks, CAMPUS])
     boundaries = [np.flatnonzero(row) for row in far[far.any(axis=1)]]
     return GroupShape(
         degree=np.array(float(degree)),
-        fanout=fanout,
-        members=members,
+        fanout=every[0],
+        members=every[1],
         crossing=np.concatenate([leaving[:CAMPUS], busiest_ways(places[ranks, CAMPUS], places[ranks, REGION])]),
-        pairs=_pairs(places[ranks]),
+        pairs=every[3],
         tail=np.array(float(min((degree - 1 - row[-1] for row in boundaries), default=degree))),
         spacing=np.array(float(max((np.diff(row).max(initial=1) for row in boundaries), default=1))),
         exchanged=exchanged,
         leaving=leaving,
         farthest_fanout=farthest[0],
         farthest_members=farthest[1],
-        taken=taken[0],
-        farthest_taken=taken[1],
+        taken=every[2],
+        farthest_taken=farthest[2],
         entering=np.array(routes.slowest_entry((1 - in_building / degree).sum(axis=1, where=in_building > 0))),
+        nearer=np.stack([by_span.get(span, nowhere) for span in range(NUM_LEVELS - 1)]),
     )
-
-
-def _touched(children: Places, parents: Places) -> tuple[Places, Places, Places, Places]:
-    """Return group, child, the child's parent and the group's ranks in it, per child that a group touches."""
-    group = np.repeat(np.arange(len(children)), children.shape[1])
-    _, first, sizes = np.unique(
-        group * (children.max() + 1) + children.reshape(-1), return_index=True, return_counts=True
-    )
-    return group[first], children.reshape(-1)[first], parents.reshape(-1)[first], sizes
-
-
-def _changes(children: Places) -> NDArray[np.bool_]:
-    """Return (groups, ranks − 1) whether neighbours in a group lie in different children."""
-    return np.asarray(children[:, 1:] != children[:, :-1])
-
-
-def _pairs(places: Places) -> NDArray[np.float64]:
-    """Return (levels,) neighbour pairs by their outermost level, of the group with most pairs at the widest level."""
-    differ = places[:, 1:] != places[:, :-1]
-    outermost = NUM_LEVELS - 1 - np.argmax(differ[:, :, ::-1], axis=2)
-    counts = np.stack([(outermost == level).sum(axis=1) for level in range(NUM_LEVELS)], axis=1)
-    return np.array(max(map(tuple, np.unique(counts, axis=0)), key=lambda each: each[::-1]), dtype=float)
 
 
 def refused_rules(problem: Problem, decision: Decision) -> list[str]:

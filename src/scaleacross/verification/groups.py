@@ -1,16 +1,19 @@
-"""Degree and stride of every process group of a decision, computed independently of the cost model."""
+"""Degree, stride and shape of the process groups of a decision, computed independently of the cost model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleacross.cost_models.levels import NUM_LEVELS
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import Placement, strides
 
 Group = tuple[int, int]
+Places = NDArray[np.int64]
 
 
 def counted_groups(degrees: Degrees, placement: Placement) -> dict[str, Group]:
@@ -53,3 +56,58 @@ def busiest_ways(building: NDArray[np.int64], region: NDArray[np.int64]) -> list
         _, counts = np.unique(building[steps] * (building.max() + 1) + ahead[steps], return_counts=True)
         out.append(float(counts.max(initial=1)))
     return out
+
+
+class Touched(NamedTuple):
+    """A row per child of a level that a group touches.
+
+    Attributes:
+        group, child: their numbers.
+        sizes: ranks of the group in the child.
+        siblings, whole: children that the group touches in the child's parent, and its ranks there.
+    """
+
+    group: Places
+    child: Places
+    sizes: Places
+    siblings: Places
+    whole: Places
+
+
+def touched_children(places: Places, level: int) -> Touched:
+    """Return the children of a level that groups touch; ``places`` (groups, ranks, levels)."""
+    children = places[:, :, level]
+    parents = places[:, :, level + 1] if level + 1 < NUM_LEVELS else np.zeros_like(children)
+    numbers = np.repeat(np.arange(len(children)), children.shape[1])
+    _, first, sizes = np.unique(
+        numbers * (children.max() + 1) + children.reshape(-1), return_index=True, return_counts=True
+    )
+    group, child, parent = numbers[first], children.reshape(-1)[first], parents.reshape(-1)[first]
+    owner, siblings = np.unique(group * (parent.max() + 1) + parent, return_inverse=True, return_counts=True)[1:]
+    whole = np.bincount(owner, weights=sizes).astype(np.int64)
+    return Touched(group, child, sizes, siblings[owner], whole[owner])
+
+
+def lying(places: Places) -> NDArray[np.float64]:
+    """Return (4, levels) fanout, members, taken and pairs of groups; ``places`` (groups, ranks, levels)."""
+    out = np.ones((4, NUM_LEVELS))
+    for level in range(NUM_LEVELS):
+        touched = touched_children(places, level)
+        crosses = np.isin(touched.group, touched.group[touched.siblings > 1])
+        lacks = (touched.whole - touched.sizes) / touched.whole
+        out[:3, level] = touched.siblings.max(), touched.sizes[crosses | ~crosses.any()].min(), lacks.max()
+    out[3] = _pairs(places)
+    return out
+
+
+def changes(children: Places) -> NDArray[np.bool_]:
+    """Return (groups, ranks − 1) whether neighbours in a group lie in different children."""
+    return np.asarray(children[:, 1:] != children[:, :-1])
+
+
+def _pairs(places: Places) -> NDArray[np.float64]:
+    """Return (levels,) neighbour pairs by their outermost level, of the group with most pairs at the widest level."""
+    differ = places[:, 1:] != places[:, :-1]
+    outermost = NUM_LEVELS - 1 - np.argmax(differ[:, :, ::-1], axis=2)
+    counts = np.stack([(outermost == level).sum(axis=1) for level in range(NUM_LEVELS)], axis=1)
+    return np.array(max(map(tuple, np.unique(counts, axis=0)), key=lambda each: each[::-1]), dtype=float)

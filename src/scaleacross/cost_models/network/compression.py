@@ -84,7 +84,6 @@ def coded_laws(
     by_rank: bool = False,
 ) -> Laws:
     """``collective_laws.laws`` for messages that travel encoded."""
-    shape = shape.farthest
     one = laws(shape, encoded(links, shape, compression), counted, steps, by_rank=by_rank)
     wire = laws(shape, shortened(links, sent_ratio(compression)), counted, steps, by_rank=by_rank)
     moved = shape.taken_in(by_rank=by_rank) / shape.members
