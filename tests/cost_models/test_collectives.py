@@ -187,12 +187,12 @@ def test_every_member_drives_its_nic_until_the_uplink_is_full() -> None:
     assert group_bandwidth(whole(levels), links_of(levels))[CAMPUS] == 15e9
 
 
-def test_tree_wins_where_latency_is_all() -> None:
-    # 48 ranks in one rack, 8 bytes: 2·⌈log2 48⌉ = 12 hops against 94 of a ring; no power of two, so nothing to halve
+def test_halving_wins_where_latency_is_all_for_any_number_of_ranks() -> None:
+    # 48 ranks in one rack, 8 bytes: 2·⌈log2 48⌉ = 12 hops as of a tree, which sends more bytes, against 94 of a ring
     levels = build_levels(flat(1, 48), allocation(("b0", 48)))
     timed = all_reduce(size(8), whole(levels), links_of(levels), 0.0)
-    assert ALGORITHM_NAMES[int(timed.algorithm)] == "tree"
-    assert timed.time_s == pytest.approx(12 * ALPHA + 2 * 8 / B)
+    assert ALGORITHM_NAMES[int(timed.algorithm)] == "hierarchical"
+    assert timed.time_s == pytest.approx(12 * ALPHA + 2 * 47 / 48 * 8 / B)
 
 
 def test_a_group_inside_a_host_never_sees_the_outer_levels() -> None:

@@ -8,7 +8,7 @@ one network adapter of b_l bytes/s per accelerator. A group has m_l ranks in a c
                  over stretches w of at most d−1 hops. A block that waits for the slowest hop overlaps with a faster
                  hop's latency.
 * tree           2 · S / min_l R_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l
-* hierarchical   A = Σ steps_l · α_l        steps f_l − 1 of a ring, log2 f_l of halving and doubling (powers of two)
+* hierarchical   A = Σ steps_l · α_l        steps f_l − 1 of a ring, ⌈log2 f_l⌉ of halving and doubling
                  B = Σ (f_l−1)/f_l / W_l    one level after the other
                  M = the busiest resource: the scale-up domain's links, the adapter, Σ_{l > scale-up}
                  (f_l−1)/f_l / (m_l·b_l), or a level's uplink or inter-building link with all bytes that pass it
@@ -286,9 +286,8 @@ def _outermost(
 
 
 def fewest_steps(fanout: Floats) -> Floats:
-    """Fewest consecutive messages on each level: log2 f (halving and doubling, powers of two), else f − 1 (ring)."""
-    doublings = np.log2(fanout)
-    return np.where(doublings == np.floor(doublings), doublings, fanout - 1)
+    """Fewest consecutive messages on each level: those of halving and doubling, ⌈log2 f⌉."""
+    return np.ceil(np.log2(fanout))
 
 
 def steps_of(steps: Sequence[LevelStep], fanout: Floats) -> Floats:

@@ -314,5 +314,5 @@ def _curve_of(op: Op) -> CurveOp:
 
 
 def _steps(fanout: int, halving: bool) -> float:
-    """Return the number of consecutive messages among ``fanout`` children: fanout − 1, or log2 with halving."""
-    return math.log2(fanout) if halving and fanout & (fanout - 1) == 0 else fanout - 1
+    """Return the number of consecutive messages among ``fanout`` children: fanout − 1, or ⌈log2⌉ with halving."""
+    return math.ceil(math.log2(fanout)) if halving else fanout - 1

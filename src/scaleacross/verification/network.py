@@ -100,10 +100,6 @@ def _impossible(choice: CommunicatorChoice, flow: Flow, shape: GroupShape) -> It
     crossed = [name for name, children in zip(LINK_LEVELS, fanout, strict=True) if children > 1]
     if choice.steps and [step.level for step in choice.steps][::-1] not in (beyond, crossed):
         yield f"steps on {', '.join(step.level for step in choice.steps)}; the group crosses {', '.join(crossed[::-1])}"
-    for step in choice.steps:
-        children = float(fanout[LINK_LEVELS.index(step.level)])
-        if step.algorithm == "halving_doubling" and not math.log2(children).is_integer():
-            yield f"halving and doubling over {children:g} children of {step.level}: that is no power of two"
 
 
 def _driven(job: Job, choice: CommunicatorChoice, accelerators: Sequence[Accelerator]) -> Iterator[str]:

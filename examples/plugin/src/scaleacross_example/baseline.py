@@ -12,7 +12,7 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
     family = Family(
         job=problem.job.model_copy(update={"schedules": ("1F1B",), "shard": ("parameters",)}),
         orders=(MEGATRON_ORDER,),
-        fills=by_name,
+        allocations=by_name,
         allows=lambda rows: rows.tp * rows.cp * rows.pp == 1,
     )
     return tune(problem, family, clock)

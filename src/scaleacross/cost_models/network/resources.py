@@ -1,9 +1,13 @@
 """Resources of a communicator on every accelerator: channels (blocks of threads), queue pairs and buffers.
 
 Connections stay open, so a communicator holds the most that any of its collectives needs. An accelerator holds the sum
-over its communicators. A ring talks to 2 peers, the double tree to 6 (two children and a parent, twice), halving and
-doubling over f children to log2 f, a direct exchange to every rank outside of the scale-up domain, a pipeline to its 2
-neighbours.
+over its communicators. Peers of a rank:
+
+* ring              2
+* double tree       6: two children and a parent, twice
+* halving, doubling log2 f of f children; twice ⌈log2 f⌉ where f is no power of two
+* direct exchange   every rank outside of the scale-up domain
+* pipeline          its 2 neighbours
 """
 
 from __future__ import annotations
@@ -49,7 +53,9 @@ def peers_by_level(choice: CommunicatorChoice, shape: GroupShape) -> dict[str, i
             beyond = members[level + 1] if level + 1 < NUM_LEVELS else degree
             return max(1, round(float(beyond - members[level])))
         if one.level in halving:
-            return math.ceil(math.log2(fanout[level]))
+            doublings = math.ceil(math.log2(fanout[level]))
+            # two members exchange in every step; Bruck's, for other numbers, sends to one and receives from another
+            return doublings if 2**doublings == fanout[level] else min(2 * doublings, int(fanout[level]) - 1)
         around = 6 if choice.algorithm == "tree" else 2
         return min(around, int(fanout[level]) - 1) if choice.algorithm == "hierarchical" else around
 

@@ -32,7 +32,7 @@ _BUNDLED: Final[Mapping[str, Phases]] = {
     "ring": Phases(ring.reduce_scatter, ring.all_gather),
     "bidirectional_ring": Phases(ring.reduce_scatter, ring.bidirectional_all_gather),
     "halving_doubling": Phases(halving_doubling.reduce_scatter, halving_doubling.all_gather),
-    "bruck": Phases(halving_doubling.reduce_scatter, bruck.all_gather),
+    "bruck": Phases(bruck.reduce_scatter, bruck.all_gather),
     "direct": Phases(direct.reduce_scatter, direct.all_gather),
 }
 
