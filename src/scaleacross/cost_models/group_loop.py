@@ -59,7 +59,7 @@ def count(child: Ints, ranks: int, offsets: int, buildings: int) -> Counted:
         offsets: distance between two consecutive ranks of a group.
         buildings: more than the number of any building.
     """
-    num_children = int(child.max()) + 1
+    num_children = int(child[0, -1]) + 1  # finest children, numbered in order
     kinds = 1 + NUM_LEVELS, NUM_LEVELS
     most, fewest = np.ones(kinds), np.full((2, *kinds), NEVER)  # fewest: of all, of those that cross
     taken, entering = np.zeros(kinds), np.zeros(buildings)
@@ -102,31 +102,39 @@ def _play(
         outermost = max(outermost, _step(child, start, start + (ranks - 1) * offsets))
     for group in range(groups):
         start, before, span = group // offsets * offsets * ranks + group % offsets, -1, SCALE_UP
-        for level in range(NUM_LEVELS):
-            pairs[-1, level] = 0.0
+        alike = group > 0
         for rank in range(ranks - 1):
-            step[rank] = _step(child, start + rank * offsets, start + (rank + 1) * offsets)
-            pairs[-1, step[rank]] += 1.0
-            span = max(span, step[rank])
-            if step[rank] >= max(CAMPUS, outermost):
-                gap = max(gap, rank - before) if before >= 0 else gap
-                boundary, before = max(boundary, rank), rank
-        _keep_farther(pairs, span)
+            level = _step(child, start + rank * offsets, start + (rank + 1) * offsets)
+            alike = alike and level == step[rank]
+            step[rank] = level
+        if not alike:
+            for level in range(NUM_LEVELS):
+                pairs[-1, level] = 0.0
+            for rank in range(ranks - 1):
+                pairs[-1, step[rank]] += 1.0
+                span = max(span, step[rank])
+                if step[rank] >= max(CAMPUS, outermost):
+                    gap = max(gap, rank - before) if before >= 0 else gap
+                    boundary, before = max(boundary, rank), rank
+            _keep_farther(pairs, span)
         # how far a group crosses is only known after all of its steps
         for level in range(RACK, NUM_LEVELS):
             crosses = pairs[-1, level] > 0
-            _stretches(child, start, offsets, step, level, crosses, span, most, fewest, taken, leaving, sent)
+            _load(child, start, offsets, step, level, crosses, leaving, sent)
+            if not alike:  # extremes are those of the group before
+                _stretches(step, level, crosses, span, most, fewest, taken)
         if outermost >= CAMPUS:
-            _buildings(child, start, offsets, ranks, ways, members, between, entering)
+            _buildings(child, start, offsets, step, ways, members, between, entering)
     return boundary, gap
 
 
 @compiled
 def _step(child: Ints, here: int, there: int) -> int:
     """Outermost level on which two global ranks are in different children; 0 inside one scale-up domain."""
-    level = REGION
-    while level > SCALE_UP and child[level - 1, here] == child[level - 1, there]:
-        level -= 1
+    level = SCALE_UP
+    # a child of one level lies in one child of the next, so ranks that share it share all farther out
+    while level < REGION and child[level, here] != child[level, there]:
+        level += 1
     return level
 
 
@@ -142,29 +150,29 @@ def _keep_farther(pairs: Floats, span: int) -> None:
 
 
 @compiled
-def _stretches(
-    child: Ints,
-    start: int,
-    offsets: int,
-    step: Ints,
-    level: int,
-    crosses: bool,
-    span: int,
-    most: Floats,
-    fewest: Ints,
-    taken: Floats,
-    leaving: Floats,
-    sent: Floats,
+def _load(
+    child: Ints, start: int, offsets: int, step: Ints, level: int, crosses: bool, leaving: Floats, sent: Floats
 ) -> None:
-    """Count the stretches of one group's ranks, each of which lies in one child of ``level``."""
-    begins, children, ranks = 0, 1, len(step)
-    parent, smallest = 0, NEVER
+    """Add the ranks of one group to the children of ``level`` that they lie in."""
+    begins, ranks = 0, len(step)
     for rank in range(ranks):
         if step[rank] < level:
             continue
         inside, at = rank + 1 - begins, child[level - 1, start + begins * offsets]
         sent[level, at] += inside * (ranks - inside)
         leaving[level, at] += crosses
+        begins = rank + 1
+
+
+@compiled
+def _stretches(step: Ints, level: int, crosses: bool, span: int, most: Floats, fewest: Ints, taken: Floats) -> None:
+    """Find the extremes of the stretches of one group's ranks, each of which lies in one child of ``level``."""
+    begins, children = 0, 1
+    parent, smallest = 0, NEVER
+    for rank in range(len(step)):
+        if step[rank] < level:
+            continue
+        inside = rank + 1 - begins
         for kind in (0, 1 + span):
             if level == RACK:
                 most[kind, SCALE_UP] = max(most[kind, SCALE_UP], inside)
@@ -187,22 +195,27 @@ def _buildings(
     child: Ints,
     start: int,
     offsets: int,
-    ranks: int,
+    step: Ints,
     ways: Floats,
     members: Floats,
     between: Floats,
     entering: Floats,
 ) -> None:
     """Count the traffic between buildings of one group's ring, all-to-all and gather."""
-    for rank in range(ranks):
-        here, there = start + rank * offsets, start + (rank + 1) % ranks * offsets
-        one, other = child[CAMPUS - 1, here], child[CAMPUS - 1, there]
-        if one != other:
-            ways[int(child[REGION - 1, here] != child[REGION - 1, there]), one, other] += 1
     for building in range(len(members)):
         members[building] = 0.0
+    begins, ranks, last = 0, len(step), start + (len(step) - 1) * offsets
     for rank in range(ranks):
-        members[child[CAMPUS - 1, start + rank * offsets]] += 1.0
+        if step[rank] < CAMPUS:
+            continue
+        one = child[CAMPUS - 1, start + rank * offsets]
+        members[one] += rank + 1 - begins
+        begins = rank + 1
+        there, crossed = start + begins * offsets, step[rank]
+        if begins == ranks:  # the ring closes
+            there, crossed = start, _step(child, last, start)
+        if crossed >= CAMPUS:
+            ways[int(crossed == REGION), one, child[CAMPUS - 1, there]] += 1
     for building in range(len(members)):
         entering[building] += (ranks - members[building]) / ranks if members[building] > 0 else 0.0
         for peer in range(len(members)):

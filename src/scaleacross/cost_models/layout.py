@@ -11,12 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, compress, pairwise
 from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Bools, Ints
+from scaleacross.cost_models.candidates import Ints
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import BuildingShare, strides
 from scaleacross.spec.topology import Building, Topology
@@ -40,8 +40,8 @@ class ReplicaClass:
 Layout = tuple[ReplicaClass, ...]
 Axis = tuple[int, int]
 """Degree and stride."""
-CODED: Final = 32
-"""Buildings that one 64-bit code combines per round."""
+LAYOUT_AXES: Final[tuple[GridAxis, ...]] = ("pp", "dp_shard", "dp_replicate")
+"""Axes whose degrees and strides decide which types a stage of a replica has."""
 
 
 def layout_of(
@@ -49,29 +49,38 @@ def layout_of(
 ) -> Layout:
     """The replica classes of a placement, in the order of their first replica (dp_replicate outer, dp_shard inner).
 
-    Global ranks within the smallest stride of pp and dp lie alike, so one of them stands for all. A block of them that
-    a border between buildings divides touches the buildings on both sides.
-
     Raises:
         KeyError: a building of the allocation is not in the topology.
     """
     used = [topology.building(share.building) for share in allocation]
-    ends = np.cumsum([share.num_accelerators for share in allocation]).tolist()
-    stride = strides(degrees, axis_order)
-    sizes = ((degrees.of(axis), stride[axis]) for axis in ("pp", "dp_shard", "dp_replicate"))
-    cells, unit = _cells(degrees.world_size, *sizes)
-    touched: Bools = np.zeros((len(used), degrees.dp * degrees.pp), dtype=bool)
-    for building, (start, end) in enumerate(pairwise([0, *ends])):
-        # rounded outwards, because a block that a border divides touches both buildings
-        touched[building, cells[start // unit : -(-end // unit)]] = True
-    by_replica = touched.reshape(len(used), degrees.dp, degrees.pp)
-    codes = _codes(np.any(by_replica, axis=2))
-    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    counts, stride = [share.num_accelerators for share in allocation], strides(degrees, axis_order)
+    return layout_on(used, counts, degrees.world_size, *((degrees.of(axis), stride[axis]) for axis in LAYOUT_AXES))
+
+
+def layout_on(
+    used: Sequence[Building], counts: Sequence[int], size: int, pp: Axis, dp_shard: Axis, dp_replicate: Axis
+) -> Layout:
+    """``layout_of`` for ``size`` global ranks on ``counts`` accelerators of the ``used`` buildings.
+
+    Global ranks within the smallest stride of pp and dp lie alike, so one of them stands for all. A block of them that
+    a border between buildings divides touches the buildings on both sides.
+    """
+    from scaleacross.cost_models.layout_loop import touched_by_class  # late: it brings the compiler
+
+    cells, unit = _cells(size, pp, dp_shard, dp_replicate)
+    ends = [0, *accumulate(counts)]
+    # rounded outwards, because a block that a border divides touches both buildings
+    blocks = np.array([(start // unit, -(-end // unit)) for start, end in pairwise(ends)], dtype=np.int64)
+    replicas, touched = touched_by_class(cells, blocks, dp_shard[0] * dp_replicate[0], pp[0])
+    names = [building.accelerator.name for building in used]
+    types: dict[tuple[bool, ...], frozenset[str]] = {}
     out = []
-    for index in np.argsort(first):
-        replicas = np.flatnonzero(inverse == index)
-        here, buildings = np.any(by_replica[:, replicas], axis=1), np.any(by_replica[:, replicas[0]], axis=1)
-        out.append(ReplicaClass(_names(used, buildings), len(replicas), _types(used, here)))
+    for number, stages in zip(replicas.tolist(), touched.tolist(), strict=True):
+        keys = list(map(tuple, stages))
+        for key in set(keys) - types.keys():
+            types[key] = frozenset(compress(names, key))
+        buildings = compress((building.name for building in used), map(any, zip(*keys, strict=True)))
+        out.append(ReplicaClass(tuple(buildings), number, tuple(types[key] for key in keys)))
     return tuple(out)
 
 
@@ -83,32 +92,6 @@ def _cells(size: int, pp: Axis, dp_shard: Axis, dp_replicate: Axis) -> tuple[Int
     global_ranks = global_ranks.astype(np.int32)
     stage, shard, replica = (global_ranks // stride % degree for degree, stride in (pp, dp_shard, dp_replicate))
     return (replica * dp_shard[0] + shard) * pp[0] + stage, unit
-
-
-def _codes(touched: Bools) -> Ints:
-    """One number for every distinct set of buildings, (buildings, n) -> (n,)."""
-    code: Ints = np.zeros(touched.shape[1], dtype=np.int64)
-    for start in range(0, len(touched), CODED):
-        some = touched[start : start + CODED]
-        bits = (some << np.arange(len(some), dtype=np.int64)[:, None]).sum(axis=0)
-        # renumbering leaves room for the bits of the next buildings
-        code = bits if start == 0 else (np.unique(code, return_inverse=True)[1] << CODED) + bits
-    return code
-
-
-def _types(used: Sequence[Building], touched: Bools) -> tuple[frozenset[str], ...]:
-    """Names of the accelerator types on every rank, from the buildings that it touches, (buildings, ranks)."""
-    codes = _codes(touched)
-    kinds, first = np.unique(codes, return_index=True)
-    named = {
-        code: frozenset(used[building].accelerator.name for building in np.flatnonzero(touched[:, rank]).tolist())
-        for code, rank in zip(kinds.tolist(), first.tolist(), strict=True)
-    }
-    return tuple(named[code] for code in codes.tolist())
-
-
-def _names(used: Sequence[Building], touched: Bools) -> tuple[str, ...]:
-    return tuple(used[building].name for building in np.flatnonzero(touched).tolist())
 
 
 def types_of_ranks(layout: Layout) -> tuple[frozenset[str], ...]:

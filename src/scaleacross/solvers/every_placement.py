@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from scaleacross.cost_models.differing_ranks import Rows
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.cost_models.groups import stacked_shapes
 from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, StackedTimes, TimedLayers, times_by_type
-from scaleacross.cost_models.layout import Layout, layout_of
+from scaleacross.cost_models.layout import LAYOUT_AXES, Axis, Layout, layout_on
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import stacked_links
 from scaleacross.cost_models.pipeline.unplaced import WAITED
@@ -45,7 +45,7 @@ from scaleacross.solvers.place_parallelism import (
     axes_of,
     orders_of,
 )
-from scaleacross.solvers.pools import AcceleratorPool, shares
+from scaleacross.solvers.pools import AcceleratorPool, Allocation, shares
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import Placement, strides
@@ -53,8 +53,8 @@ from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
 from scaleacross.workloads.layer_profile import ModelProfile
 
-LAYOUT_AXES: Final[tuple[GridAxis, ...]] = ("pp", "dp_shard", "dp_replicate")
-"""Axes whose degrees and strides decide which types a stage of a replica has."""
+Strided = tuple[Axis, ...]
+"""Degree and stride of each of LAYOUT_AXES."""
 
 
 class Trial(NamedTuple):
@@ -91,7 +91,7 @@ class EveryPlacement(Placer):
 
     incumbent_s: Callable[[], float] = lambda: np.inf
     balanced: bool = True
-    _layouts: dict[tuple[object, ...], Layout] = field(default_factory=dict)
+    _layouts: dict[tuple[Allocation, Strided], Layout] = field(default_factory=dict)
     _times: dict[tuple[int, ...], list[StackedTimes]] = field(default_factory=dict)
 
     def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
@@ -175,8 +175,12 @@ class EveryPlacement(Placer):
     ) -> dict[Layout, list[Place]]:
         places: dict[Layout, list[Place]] = {}
         degrees = candidates.decision(0).degrees
+        strided: dict[AxisOrder, Strided] = {}  # an order has as many places as there are allocations
         for place in self.places(candidates, orders):
-            places.setdefault(self._layout(degrees, place), []).append(place)
+            allocation, order = place
+            if order not in strided:
+                strided[order] = layout_axes(degrees, order)
+            places.setdefault(self._layout(degrees.world_size, allocation, strided[order]), []).append(place)
         return places
 
     def places(self, candidates: Candidates, orders: Sequence[AxisOrder] | None = None) -> Iterator[Place]:
@@ -203,12 +207,11 @@ class EveryPlacement(Placer):
             self._times[key] = times_by_type(bounder.profile, bounder.job, bounder.accelerators, candidates)
         return self._times[key]
 
-    def _layout(self, degrees: Degrees, place: Place) -> Layout:
-        allocation, order = place
-        stride = strides(degrees, order)
-        key = (allocation, *((degrees.of(axis), stride[axis] if degrees.of(axis) > 1 else 1) for axis in LAYOUT_AXES))
+    def _layout(self, size: int, allocation: Allocation, strided: Strided) -> Layout:
+        key = allocation, strided
         if key not in self._layouts:
-            self._layouts[key] = layout_of(self.pool.topology, shares(allocation), degrees, order)
+            used = [self.pool.topology.building(name) for name, _ in allocation]
+            self._layouts[key] = layout_on(used, [count for _, count in allocation], size, *strided)
         return self._layouts[key]
 
     def _step_s(
@@ -291,6 +294,12 @@ def _holds(layout: Layout, decision: Decision) -> bool:
     shares = decision.batch_shares
     there = {one.buildings: one.num_replicas for one in layout}
     return shares is None or there == {share.buildings: share.num_replicas for share in shares}
+
+
+def layout_axes(degrees: Degrees, order: Sequence[GridAxis]) -> Strided:
+    """Return the degree and stride of every axis of LAYOUT_AXES, the largest stride where it makes no difference."""
+    stride, most = strides(degrees, order), degrees.world_size
+    return tuple((degrees.of(axis), stride[axis] if degrees.of(axis) > 1 else most) for axis in LAYOUT_AXES)
 
 
 def _faster(order: Sequence[GridAxis], axis: GridAxis) -> frozenset[GridAxis]:

@@ -20,7 +20,7 @@ from scaleacross.cost_models.recomputation import is_by_stage
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
-from scaleacross.solvers.every_placement import EveryPlacement
+from scaleacross.solvers.every_placement import EveryPlacement, layout_axes
 from scaleacross.solvers.mixed_pools import MixedBounder, of_one_type
 from scaleacross.solvers.place_parallelism import ANYWHERE, AxisOrder, PlacementDecision, Wanted, axes_of, orders_of
 from scaleacross.solvers.pools import AcceleratorPool
@@ -64,9 +64,8 @@ class UnequalLayers(EveryPlacement):
             return dict.fromkeys(orders, -np.inf)
         balancer, mixed, known = self._balancer(candidates), self.bounder, of_one_type(self.bounder)
         degrees, idle = candidates.decision(0).degrees, axes_of(candidates)[1]
-        layouts = (
-            self._layout(degrees, (allocation, (*idle, *orders[0]))) for allocation in self.allocations_of(candidates)
-        )
+        size, axes = degrees.world_size, layout_axes(degrees, (*idle, *orders[0]))
+        layouts = (self._layout(size, allocation, axes) for allocation in self.allocations_of(candidates))
         balances = next(filter(None, (list(self._balances(balancer, layout)) for layout in layouts)), [])
         limit_s = cutoff_s + float(placement_free_s(mixed.volumes(candidates, work))[0])
         bounds = np.full(len(orders), np.inf)

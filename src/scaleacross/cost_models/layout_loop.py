@@ -1,0 +1,55 @@
+"""The buildings that ranks touch, for ``layout``, as a compiled loop over blocks of global ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scaleacross.cost_models.candidates import Bools, Ints
+from scaleacross.machine_code import compiled
+
+
+@compiled
+def touched_by_class(cells: Ints, blocks: Ints, replicas: int, stages: int) -> tuple[Ints, Bools]:
+    """Return the replicas of every class, (classes,), and which buildings its stages touch.
+
+    The latter is (classes, stages, buildings). Classes are in the order of their first replica.
+
+    Args:
+        cells: replica · stages + stage of every block of global ranks.
+        blocks: first block of every building, and the one after its last, (buildings, 2).
+    """
+    buildings = len(blocks)
+    touched = np.zeros((replicas, stages, buildings), dtype=np.bool_)
+    flat = touched.reshape(replicas * stages, buildings)
+    for building in range(buildings):
+        for block in range(blocks[building, 0], min(blocks[building, 1], len(cells))):
+            flat[cells[block], building] = True
+    here = np.zeros((replicas, buildings), dtype=np.bool_)
+    first, number, kind = np.zeros(replicas, dtype=np.int64), 0, np.zeros(replicas, dtype=np.int64)
+    for replica in range(replicas):
+        for stage in range(stages):
+            for building in range(buildings):
+                here[replica, building] |= touched[replica, stage, building]
+        found = 0
+        while found < number and not _same(here[first[found]], here[replica]):
+            found += 1
+        kind[replica] = found
+        if found == number:
+            first[number] = replica
+            number += 1
+    counts, out = np.zeros(number, dtype=np.int64), np.zeros((number, stages, buildings), dtype=np.bool_)
+    for replica in range(replicas):
+        counts[kind[replica]] += 1
+        for stage in range(stages):
+            for building in range(buildings):
+                out[kind[replica], stage, building] |= touched[replica, stage, building]
+    return counts, out
+
+
+@compiled
+def _same(one: Bools, other: Bools) -> bool:
+    """Whether two sets of buildings are equal."""
+    for building in range(len(one)):  # noqa: SIM110 - numba compiles no generators into all()
+        if one[building] != other[building]:
+            return False
+    return True
