@@ -14,7 +14,7 @@ Everything is linear in the layers of a rank. ``solvers.partition_stages`` build
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -139,11 +139,7 @@ def head_rank_of(candidates: Candidates) -> int:
 
 def differing_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: Sequence[int]) -> Rows:
     """The distinct rows of ``rank_rows``."""
-    rows = rank_rows(timed, layout, split, micro_batches)
-    candidates, work = rows.candidates, columns_of(rows.work)
-    columns = np.stack([candidates.num_micro_batches, candidates.recompute, rows.types, *work], axis=1)
-    _, distinct = np.unique(columns, axis=0, return_index=True)
-    return rows.take(distinct)
+    return SplitRanks.of(timed, split).differing_rows(layout, micro_batches)
 
 
 def rank_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: Sequence[int]) -> Rows:
@@ -155,53 +151,103 @@ def rank_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: S
     Raises:
         ValueError: the split does not hold the layers of the model.
     """
-    profile, job, accelerators, candidates, times = timed
-    table = layers_of_ranks(block_counts(profile), split, placement_of(candidates))
-    classes, of_all = every_rank(table, head_rank_of(candidates)), candidates.take(np.zeros(1, dtype=np.int64))
-    held = held_parameters(profile, of_all, classes)  # policies of stages do not change it
-    longest = _longest_chunk_s(timed, split)
-    of_types = passes_by_type(times, job, accelerators, candidates, classes, held.total)
-    forward, backward, weight, attention = map(own, of_types)
-    rank = np.tile(np.arange(len(split)), len(layout))
-    names = [accelerator.name for accelerator in accelerators]
-    kinds = np.array([_slowest(one.types, names, forward + backward) for one in layout]).ravel()
-    candidates = on_rows(candidates, rank)
-    update = update_s(job, accelerators, of_all, held.dense[:, 0], held.expert[:, 0])
-    slowest_update = max(update[names.index(one), r] for r, here in enumerate(types_of_ranks(layout)) for one in here)
-    counts = layer_counts(profile, LayerGathers.of(profile, candidates), classes, rank)
-    shares, same = ShardShares.of(profile, of_all, held, classes), np.ones(len(rank))
-    of_all_ranks = shares.columns(of_all, held, classes)
-    of_all_ranks |= columns_of_types(profile, job, accelerators, candidates, times)
-    passes = (forward + backward)[kinds, rank].reshape(len(layout), -1)
-    # with a split backward only the forwards of the ranks before are certain to precede a rank's actions
-    certain = passes if among(candidates.schedule, WHOLE).all() else forward[kinds, rank].reshape(len(layout), -1)
-    # a rank's first of several chunks may be shorter than its mean chunk, so the time before it has no lower bound here
-    one_chunk = int(candidates.num_chunks[0]) == 1
-    before = one_chunk * (certain.cumsum(axis=1) - certain).ravel()
-    forward_before = forward[kinds, rank].reshape(len(layout), -1)
-    forward_before = one_chunk * (forward_before.cumsum(axis=1) - forward_before).ravel()
-    idle = idle_share(candidates.schedule_names, forward[kinds, rank], backward[kinds, rank])
-    work = replace(  # columns ``ahead_*``, ``least_*_s``, ``round_*`` and ``every_*`` serve bounds only and stay 0
-        NO_WORK.take(np.zeros(len(rank), dtype=np.int64)),
-        forward_s=forward[kinds, rank],
-        backward_s=backward[kinds, rank],
-        weight_s=weight[kinds, rank],
-        fill_s=before,
-        fill_backward_s=before - forward_before,
-        chunk_backward_s=longest[kinds, rank],
-        fill_rounds=idle * (len(split) - 1) / candidates.num_chunks,
-        ranks_after=(len(split) - 1 - rank) * same,
-        attention_s=attention[kinds, rank],
-        **counts,
-        **{name: column * same for name, column in of_all_ranks.items()},
-        **_gradients_of(job, of_all, table, held, np.full(len(rank), held.total[:, 0].argmax())),
-        own_layer_share=shares.own[rank, 0],
-        optimizer_s=slowest_update * same,
-        whole_share=passes.sum(axis=1).repeat(len(split)) / passes.ravel(),
-    )
-    batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
-    rows = candidates if len(candidates) > 1 else candidates.take(np.zeros(len(batches), dtype=np.int64))
-    return Rows(replace(rows, num_micro_batches=batches), work, kinds)
+    return SplitRanks.of(timed, split).rows(layout, micro_batches)
+
+
+@dataclass(frozen=True)
+class SplitRanks:
+    """Pipeline ranks of one candidate under one split of its layers, whatever types they are on.
+
+    Attributes:
+        candidates: a row for every rank, or one row that holds for all.
+        forward, backward, weight, attention: seconds of a pass, (types, ranks) each.
+        longest: backward seconds of the longest chunk, (types, ranks).
+        update: seconds of the optimizer update, (types, ranks).
+        columns: those columns of ``Work`` that do not depend on a rank's type, (ranks,) each.
+    """
+
+    types: tuple[str, ...]
+    candidates: Candidates
+    forward: Floats
+    backward: Floats
+    weight: Floats
+    attention: Floats
+    longest: Floats
+    update: Floats
+    columns: Mapping[str, Floats]
+
+    @classmethod
+    def of(cls, timed: TimedLayers, split: Split) -> SplitRanks:
+        """The ranks of one candidate. Raises ValueError as ``rank_rows`` does."""
+        profile, job, accelerators, candidates, times = timed
+        table = layers_of_ranks(block_counts(profile), split, placement_of(candidates))
+        classes, of_all = every_rank(table, head_rank_of(candidates)), candidates.take(np.zeros(1, dtype=np.int64))
+        held = held_parameters(profile, of_all, classes)  # policies of stages do not change it
+        ranks, same = np.arange(len(split)), np.ones(len(split))
+        of_types = passes_by_type(times, job, accelerators, candidates, classes, held.total)
+        shares = ShardShares.of(profile, of_all, held, classes)
+        of_all_ranks = shares.columns(of_all, held, classes)
+        of_all_ranks |= columns_of_types(profile, job, accelerators, candidates, times)
+        columns = {
+            **layer_counts(profile, LayerGathers.of(profile, candidates), classes, ranks),
+            **{name: column * same for name, column in of_all_ranks.items()},
+            **_gradients_of(job, of_all, table, held, np.full(len(ranks), held.total[:, 0].argmax())),
+            "ranks_after": (len(split) - 1 - ranks) * same,
+            "own_layer_share": shares.own[:, 0],
+        }
+        update = update_s(job, accelerators, of_all, held.dense[:, 0], held.expert[:, 0])
+        names = tuple(accelerator.name for accelerator in accelerators)
+        forward, backward, weight, attention = map(own, of_types)
+        longest = _longest_chunk_s(timed, split)
+        return cls(names, candidates, forward, backward, weight, attention, longest, update, columns)
+
+    def differing_rows(self, layout: Layout, micro_batches: Sequence[int]) -> Rows:
+        """The distinct ones of ``rows``."""
+        rows = self.rows(layout, micro_batches)
+        candidates, work = rows.candidates, columns_of(rows.work)
+        columns = np.stack([candidates.num_micro_batches, candidates.recompute, rows.types, *work], axis=1)
+        _, distinct = np.unique(columns, axis=0, return_index=True)
+        return rows.take(distinct)
+
+    def rows(self, layout: Layout, micro_batches: Sequence[int]) -> Rows:
+        """``rank_rows`` on one layout."""
+        num_ranks = self.forward.shape[1]
+        rank = np.tile(np.arange(num_ranks), len(layout))
+        passes_s = self.forward + self.backward
+        kinds = np.array([_slowest(one.types, self.types, passes_s) for one in layout]).ravel()
+        of_all = enumerate(types_of_ranks(layout))
+        slowest_update = max(self.update[self.types.index(one), r] for r, here in of_all for one in here)
+        candidates, forward, backward = (
+            on_rows(self.candidates, rank),
+            self.forward[kinds, rank],
+            self.backward[kinds, rank],
+        )
+        passes = passes_s[kinds, rank].reshape(len(layout), -1)
+        # with a split backward only the forwards of the ranks before are certain to precede a rank's actions
+        certain = passes if among(candidates.schedule, WHOLE).all() else forward.reshape(len(layout), -1)
+        # a rank's first of several chunks may be shorter than its mean chunk, so the time before it has no lower bound here
+        one_chunk = int(candidates.num_chunks[0]) == 1
+        before = one_chunk * (certain.cumsum(axis=1) - certain).ravel()
+        forward_before = forward.reshape(len(layout), -1)
+        forward_before = one_chunk * (forward_before.cumsum(axis=1) - forward_before).ravel()
+        idle = idle_share(candidates.schedule_names, forward, backward)
+        work = replace(  # columns ``ahead_*``, ``least_*_s``, ``round_*`` and ``every_*`` serve bounds only and stay 0
+            NO_WORK.take(np.zeros(len(rank), dtype=np.int64)),
+            forward_s=forward,
+            backward_s=backward,
+            weight_s=self.weight[kinds, rank],
+            fill_s=before,
+            fill_backward_s=before - forward_before,
+            chunk_backward_s=self.longest[kinds, rank],
+            fill_rounds=idle * (num_ranks - 1) / candidates.num_chunks,
+            attention_s=self.attention[kinds, rank],
+            optimizer_s=np.full(len(rank), slowest_update),
+            whole_share=passes.sum(axis=1).repeat(num_ranks) / passes.ravel(),
+            **{name: column[rank] for name, column in self.columns.items()},
+        )
+        batches = np.repeat(np.array(micro_batches, dtype=np.int64), num_ranks)
+        rows = candidates if len(candidates) > 1 else candidates.take(np.zeros(len(batches), dtype=np.int64))
+        return Rows(replace(rows, num_micro_batches=batches), work, kinds)
 
 
 def _longest_chunk_s(timed: TimedLayers, split: Split) -> Floats:

@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 
 from scaleacross.cost_models.candidates import Candidates, Ints
-from scaleacross.cost_models.differing_ranks import LayerCosts, Rows, Split, differing_rows, head_rank_of, layer_costs
+from scaleacross.cost_models.differing_ranks import LayerCosts, Rows, Split, SplitRanks, head_rank_of, layer_costs
 from scaleacross.cost_models.layer_seconds import TimedLayers
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.memory import host_bytes
@@ -34,7 +34,7 @@ from scaleacross.cost_models.stages import equal_stages, every_rank, layers_of_r
 from scaleacross.cost_models.work import work_of
 from scaleacross.schedules.pipeline import legal_micro_batches
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
-from scaleacross.solvers.partition_stages import Reruns, partition_stages
+from scaleacross.solvers.partition_stages import Reruns, StagePaces, partition_stages
 from scaleacross.solvers.share_batch import share_batch
 from scaleacross.spec.parallelism import SCHEDULE_NAMES
 from scaleacross.spec.placement import Placement
@@ -85,6 +85,7 @@ class Balancer:
 
     timed: TimedLayers
     _fastest: dict[tuple[frozenset[str], ...], Split | None] = field(init=False, default_factory=dict)
+    _ranks: dict[tuple[Split, tuple[str, ...] | None], SplitRanks] = field(init=False, default_factory=dict)
     _costs: dict[int, LayerCosts] = field(init=False, default_factory=dict)
     _known_fits: dict[tuple[object, ...], bool] = field(init=False, default_factory=dict)
 
@@ -129,7 +130,7 @@ class Balancer:
     def unequal_split(self) -> Split | None:
         """Split of ``partition_stages`` on a pool of one type; None where it is the equal one, or none fits."""
         types = [frozenset(one.name for one in self.timed.accelerators)] * int(self.candidates.pp[0])
-        split = partition_stages(self.costs, types, int(self.candidates.num_chunks[0]), self.placement)
+        split = self._paces.partition(types, self.placement)
         return None if split == self._equal_split else split
 
     def unequal(self, layout: Layout) -> Iterator[Balance]:
@@ -162,19 +163,24 @@ class Balancer:
         if len(self.timed.accelerators) == 1 and balance.layers_per_stage is None and balance.stage_recompute is None:
             work = work_of(*self.timed[:4])
             return Rows(self.candidates, work, np.zeros(len(self.candidates), dtype=np.int64))
-        timed = self.timed._replace(candidates=on_ranks(self.candidates, balance.stage_recompute))
-        return differing_rows(timed, balance.layout, balance.split, balance.micro_batches)
+        key = balance.split, balance.stage_recompute
+        if key not in self._ranks:  # layouts have few splits
+            timed = self.timed._replace(candidates=on_ranks(self.candidates, balance.stage_recompute))
+            self._ranks[key] = SplitRanks.of(timed, balance.split)
+        return self._ranks[key].differing_rows(balance.layout, balance.micro_batches)
 
     def _splits(self, layout: Layout) -> list[Split]:
         types, equal = types_of_ranks(layout), self._equal_split
         if len(set(types)) == 1:
             return [equal]
         if types not in self._fastest:  # layouts of many buildings have the same types
-            self._fastest[types] = partition_stages(
-                self.costs, types, int(self.candidates.num_chunks[0]), self.placement
-            )
+            self._fastest[types] = self._paces.partition(types, self.placement)
         other = self._fastest[types]
         return [equal] if other is None or other == equal else [equal, other]
+
+    @cached_property
+    def _paces(self) -> StagePaces:
+        return StagePaces(self.costs, int(self.candidates.num_chunks[0]))
 
     def _shares(self, layout: Layout, split: Split) -> list[tuple[int, ...]]:
         if len(layout) == 1 or needs_equal_batches(self.timed.job):

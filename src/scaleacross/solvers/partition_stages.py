@@ -30,7 +30,7 @@ too. The caller checks the memory of the resulting split.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -117,64 +117,88 @@ def partition_stages(
             layer.
         reruns: recomputation by stage; ``costs`` are then those of ranks that keep all layers.
     """
-    pp, num_layers = len(types), sum(costs.counts)
-    if num_layers < pp * num_chunks:
-        return None
-    equal = np.array([sum(stage) for stage in equal_stages(num_layers, pp, num_chunks, placement)])
-    pace = _range_paces(costs, types, reruns, located=num_chunks == 1, least=num_chunks)
-    slowest = _least_slowest(pace)
-    if not np.isfinite(slowest):
-        return None
-    return tuple(split_layers(count, num_chunks) for count in _nearest(pace / slowest, equal))
+    return StagePaces(costs, num_chunks, reruns).partition(types, placement)
 
 
-def _range_paces(
-    costs: LayerCosts, types: Sequence[frozenset[str]], reruns: Reruns | None, *, located: bool, least: int
-) -> Floats:
-    """Seconds of rank r with the layers i…j−1, (pp, L + 1, L + 1); inf where C2 or C3 forbids the range."""
-    counts, num_layers = np.array(costs.counts), sum(costs.counts)
-    # size[i, j] = j − i; ranges of too few layers are excluded at the end
-    size = np.subtract.outer(np.arange(num_layers + 1), np.arange(num_layers + 1)).T
-    if located:
+@dataclass(frozen=True)
+class StagePaces:
+    """Seconds of the pipeline ranks of one candidate with any range of layers.
+
+    They are remembered by rank and types, because most layouts differ on few ranks. ``reruns`` are those of one layout.
+    """
+
+    costs: LayerCosts
+    num_chunks: int
+    reruns: Reruns | None = None
+    _known: dict[tuple[int, frozenset[str]], Floats] = field(default_factory=dict)
+
+    def partition(self, types: Sequence[frozenset[str]], placement: StagePlacement = "loop") -> Split | None:
+        """``partition_stages`` for these types."""
+        pp, num_layers = len(types), sum(self.costs.counts)
+        if num_layers < pp * self.num_chunks:
+            return None
+        pace = [self._of_rank(rank, here) for rank, here in enumerate(types)]
+        slowest = _least_slowest(pace)
+        if not np.isfinite(slowest):
+            return None
+        equal = np.array([sum(stage) for stage in equal_stages(num_layers, pp, self.num_chunks, placement)])
+        return tuple(split_layers(count, self.num_chunks) for count in _nearest(np.stack(pace) / slowest, equal))
+
+    def _of_rank(self, rank: int, here: frozenset[str]) -> Floats:
+        """Seconds of a rank on types with the layers i…j−1, (L + 1, L + 1); inf where C2 or C3 forbids the range."""
+        if (rank, here) not in self._known:
+            out = self._paces(rank, here)
+            out = out if self._located else out[np.maximum(self._size, 0)]
+            self._known[rank, here] = np.where(self._size < self.num_chunks, np.inf, out)
+        return self._known[rank, here]
+
+    @property
+    def _located(self) -> bool:
+        """Whether layers are located; else they are counted only."""
+        return self.num_chunks == 1
+
+    @cached_property
+    def _size(self) -> Ints:
+        """Layers of the range i…j−1, j − i, (L + 1, L + 1); ranges of too few are excluded at the end."""
+        each = np.arange(sum(self.costs.counts) + 1)
+        return np.subtract.outer(each, each).T
+
+    @cached_property
+    def _inside(self) -> tuple[Floats, Ints]:
+        """Layers of each block type, (..., block types), and of all, (...), of every range or number of layers."""
+        counts = np.array(self.costs.counts)
+        if not self._located:
+            held = np.arange(counts.sum() + 1)
+            return np.outer(held, counts / counts.sum()), held
         share = np.eye(len(counts))[np.repeat(np.arange(len(counts)), counts)]  # (L, block types)
         before = np.concatenate([np.zeros((1, len(counts))), np.cumsum(share, axis=0)])
-        out = _paces(costs, types, reruns, before[None, :, :] - before[:, None, :], size)
-    else:
-        held = np.arange(num_layers + 1)
-        out = _paces(costs, types, reruns, np.outer(held, counts / num_layers), held)[:, np.maximum(size, 0)]
-    out[:, size < least] = np.inf
-    return out
+        return before[None, :, :] - before[:, None, :], self._size
 
+    @cached_property
+    def _seconds(self) -> Floats:
+        """Seconds of these layers without the ends, (types, ...)."""
+        return np.stack([self._inside[0] @ layer_s for layer_s in self.costs.layer_s])
 
-def _paces(
-    costs: LayerCosts, types: Sequence[frozenset[str]], reruns: Reruns | None, inside: Floats, size: Ints
-) -> Floats:
-    """Seconds of every rank with given layers, (pp, ...); inf where C2 forbids them.
-
-    Args:
-        inside: layers of each block type, (..., block types).
-        size: number of layers, (...).
-    """
-    seconds = np.stack([inside @ layer_s for layer_s in costs.layer_s])  # (types, ...)
-    capacity, each = costs.least_capacity_bytes(types), (slice(None), *(None,) * size.ndim)
-    out = np.empty((len(types), *size.shape))
-    for rank, here in enumerate(types):
-        ends = costs.ends_s[:, 0] * (rank == 0) + costs.ends_s[:, 1] * (rank == costs.head_rank % len(types))
-        used = [kind for kind, name in enumerate(costs.types) if name in here]
-        here_s = seconds[used] + ends[used][each]
-        if reruns is None:
-            fits = costs.fixed_bytes[rank] + inside @ costs.layer_bytes[rank] <= capacity[rank]
+    def _paces(self, rank: int, here: frozenset[str]) -> Floats:
+        """Seconds of a rank on types with the layers of ``_inside``, (...); inf where C2 forbids them."""
+        costs, (inside, size) = self.costs, self._inside
+        used, each = [kind for kind, name in enumerate(costs.types) if name in here], (..., *(None,) * size.ndim)
+        ends = costs.ends_s[:, 0] * (rank == 0) + costs.ends_s[:, 1] * (
+            rank == costs.head_rank % len(costs.fixed_bytes)
+        )
+        here_s = self._seconds[used] + ends[used][each]
+        if self.reruns is None:
+            fits = costs.fixed_bytes[rank] + inside @ costs.layer_bytes[rank] <= costs.least_capacity_bytes([here])[0]
         else:
-            again = reruns.layers[rank][np.maximum(size, 0)]
+            again = self.reruns.layers[rank][np.maximum(size, 0)]
             fits = np.isfinite(again)
-            here_s = here_s + reruns.slower_s[used][each] * np.where(fits, again, 0.0)
-        out[rank] = np.where(fits, here_s.max(axis=0), np.inf)
-    return out
+            here_s = here_s + self.reruns.slower_s[used][each] * np.where(fits, again, 0.0)
+        return np.where(fits, here_s.max(axis=0), np.inf)
 
 
-def _least_slowest(pace: Floats) -> float:
+def _least_slowest(pace: Sequence[Floats]) -> float:
     """Minimax pass: the least T within which the ranks hold all layers."""
-    reached = np.full(pace.shape[1], np.inf)
+    reached = np.full(len(pace[0]), np.inf)
     reached[0] = 0.0
     for here in pace:
         reached = np.maximum(reached[:, None], here).min(axis=0)
