@@ -71,17 +71,16 @@ def layout_on(
     ends = [0, *accumulate(counts)]
     # rounded outwards, because a block that a border divides touches both buildings
     blocks = np.array([(start // unit, -(-end // unit)) for start, end in pairwise(ends)], dtype=np.int64)
-    replicas, touched = touched_by_class(cells, blocks, dp_shard[0] * dp_replicate[0], pp[0])
-    names = [building.accelerator.name for building in used]
-    types: dict[tuple[bool, ...], frozenset[str]] = {}
-    out = []
-    for number, stages in zip(replicas.tolist(), touched.tolist(), strict=True):
-        keys = list(map(tuple, stages))
-        for key in set(keys) - types.keys():
-            types[key] = frozenset(compress(names, key))
-        buildings = compress((building.name for building in used), map(any, zip(*keys, strict=True)))
-        out.append(ReplicaClass(tuple(buildings), number, tuple(types[key] for key in keys)))
-    return tuple(out)
+    replicas, here, touched = touched_by_class(cells, blocks, dp_shard[0] * dp_replicate[0], pp[0])
+    names, types_of = [building.name for building in used], [building.accelerator.name for building in used]
+    flags, width = touched.tobytes(), len(used)  # a byte for every stage and building
+    stages = [flags[start : start + width] for start in range(0, len(flags), width)]
+    types = {stage: frozenset(compress(types_of, stage)) for stage in set(stages)}
+    each = [types[stage] for stage in stages]
+    return tuple(
+        ReplicaClass(tuple(compress(names, buildings)), number, tuple(each[index * pp[0] : (index + 1) * pp[0]]))
+        for index, (number, buildings) in enumerate(zip(replicas.tolist(), here.tolist(), strict=True))
+    )
 
 
 @lru_cache(maxsize=128)

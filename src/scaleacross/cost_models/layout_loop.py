@@ -9,10 +9,11 @@ from scaleacross.machine_code import compiled
 
 
 @compiled
-def touched_by_class(cells: Ints, blocks: Ints, replicas: int, stages: int) -> tuple[Ints, Bools]:
-    """Return the replicas of every class, (classes,), and which buildings its stages touch.
+def touched_by_class(cells: Ints, blocks: Ints, replicas: int, stages: int) -> tuple[Ints, Bools, Bools]:
+    """Return the replicas of every class, (classes,), and which buildings it touches.
 
-    The latter is (classes, stages, buildings). Classes are in the order of their first replica.
+    These are (classes, buildings) for all of its stages and (classes, stages, buildings) for each. Classes are in the
+    order of their first replica.
 
     Args:
         cells: replica · stages + stage of every block of global ranks.
@@ -43,7 +44,7 @@ def touched_by_class(cells: Ints, blocks: Ints, replicas: int, stages: int) -> t
         for stage in range(stages):
             for building in range(buildings):
                 out[kind[replica], stage, building] |= touched[replica, stage, building]
-    return counts, out
+    return counts, here[first[:number]], out
 
 
 @compiled

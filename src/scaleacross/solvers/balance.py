@@ -86,6 +86,7 @@ class Balancer:
     timed: TimedLayers
     _fastest: dict[tuple[frozenset[str], ...], Split | None] = field(init=False, default_factory=dict)
     _ranks: dict[tuple[Split, tuple[str, ...] | None], SplitRanks] = field(init=False, default_factory=dict)
+    _tables: dict[Split, Ints] = field(init=False, default_factory=dict)
     _costs: dict[int, LayerCosts] = field(init=False, default_factory=dict)
     _known_fits: dict[tuple[object, ...], bool] = field(init=False, default_factory=dict)
 
@@ -116,14 +117,14 @@ class Balancer:
 
     def balances(self, layout: Layout) -> Iterator[Balance]:
         """Yield the balances of B1–B3 that fit, the equal one first."""
-        alike = self.equal(layout).micro_batches
-        for split in self._splits(layout):
+        alike, types = self.equal(layout).micro_batches, types_of_ranks(layout)
+        for split in self._splits(types):
             # unequal batches give some replica more micro-batches, which never need less memory
-            if not self.fits(layout, split, alike[0]):
+            if not self.fits(types, split, alike[0]):
                 continue
             yield Balance(layout, split, alike, self.placement)
             for micro_batches in self._shares(layout, split):
-                if micro_batches != alike and self.fits(layout, split, max(micro_batches)):
+                if micro_batches != alike and self.fits(types, split, max(micro_batches)):
                     yield Balance(layout, split, micro_batches, self.placement)
 
     @cached_property
@@ -136,7 +137,8 @@ class Balancer:
     def unequal(self, layout: Layout) -> Iterator[Balance]:
         """Yield ``unequal_split`` with equally many micro-batches for every replica, where it fits."""
         balance = self.equal(layout)
-        if self.unequal_split is not None and self.fits(layout, self.unequal_split, max(balance.micro_batches)):
+        types, most = types_of_ranks(layout), max(balance.micro_batches)
+        if self.unequal_split is not None and self.fits(types, self.unequal_split, most):
             yield replace(balance, split=self.unequal_split)
 
     def by_stage(self, layout: Layout) -> Iterator[Balance]:
@@ -169,8 +171,8 @@ class Balancer:
             self._ranks[key] = SplitRanks.of(timed, balance.split)
         return self._ranks[key].differing_rows(balance.layout, balance.micro_batches)
 
-    def _splits(self, layout: Layout) -> list[Split]:
-        types, equal = types_of_ranks(layout), self._equal_split
+    def _splits(self, types: tuple[frozenset[str], ...]) -> list[Split]:
+        equal = self._equal_split
         if len(set(types)) == 1:
             return [equal]
         if types not in self._fastest:  # layouts of many buildings have the same types
@@ -200,9 +202,11 @@ class Balancer:
         layers = self._table(split)
         return [float(self.costs.slowest_pass_s(layers, one.types).max()) for one in layout]
 
-    def fits(self, layout: Layout, split: Split, most: int) -> bool:
-        """Return whether every rank holds its layers in memory, with at most ``most`` micro-batches a replica."""
-        types = types_of_ranks(layout)
+    def fits(self, types: tuple[frozenset[str], ...], split: Split, most: int) -> bool:
+        """Return whether every rank holds its layers in memory, with at most ``most`` micro-batches a replica.
+
+        ``types``: of every rank (``types_of_ranks``).
+        """
         key = types, split, most
         if key not in self._known_fits:  # most layouts have the types of another one
             costs = self._costs_with(most)
@@ -225,8 +229,10 @@ class Balancer:
             self._costs[num_micro_batches] = layer_costs(self._timed(num_micro_batches=num_micro_batches))
         return self._costs[num_micro_batches]
 
-    def _table(self, split: Sequence[Sequence[int]]) -> Ints:
-        return layers_of_ranks(self.costs.counts, split, self.placement)
+    def _table(self, split: Split) -> Ints:
+        if split not in self._tables:  # few splits are asked for again and again
+            self._tables[split] = layers_of_ranks(self.costs.counts, split, self.placement)
+        return self._tables[split]
 
 
 def balance_of(problem: Problem, decision: Decision, placement: Placement, candidates: Candidates) -> Balance:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +52,7 @@ from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import Placement, strides
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
+from scaleacross.spec.topology import Building
 from scaleacross.workloads.layer_profile import ModelProfile
 
 Strided = tuple[Axis, ...]
@@ -207,10 +209,14 @@ class EveryPlacement(Placer):
             self._times[key] = times_by_type(bounder.profile, bounder.job, bounder.accelerators, candidates)
         return self._times[key]
 
+    @cached_property
+    def _buildings(self) -> dict[str, Building]:
+        return {building.name: building for building in self.pool.topology.buildings}
+
     def _layout(self, size: int, allocation: Allocation, strided: Strided) -> Layout:
         key = allocation, strided
         if key not in self._layouts:
-            used = [self.pool.topology.building(name) for name, _ in allocation]
+            used = [self._buildings[name] for name, _ in allocation]
             self._layouts[key] = layout_on(used, [count for _, count in allocation], size, *strided)
         return self._layouts[key]
 

@@ -26,7 +26,7 @@ from scaleacross.cost_models.axes import network_of
 from scaleacross.cost_models.candidates import candidate_of
 from scaleacross.cost_models.differing_ranks import Split
 from scaleacross.cost_models.layer_seconds import TimedLayers
-from scaleacross.cost_models.layout import Layout, layout_of
+from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.plan_cost import groups_of, micro_batches_of, step_seconds
 from scaleacross.cost_models.step import exact_shapes
@@ -203,7 +203,7 @@ class _Layers:
     def fit(self, split: Split) -> bool:
         """Return whether the layers fit in memory, for the replicas with most micro-batches."""
         batches = micro_batches_of(self.found.decision, self.balancer.candidates, self.layout)
-        return self.balancer.fits(self.layout, split, max(batches))
+        return self.balancer.fits(types_of_ranks(self.layout), split, max(batches))
 
 
 def _climbed(layers: _Layers, seconds: Timer, allowed: Allowance, work: float) -> Split | None:

@@ -80,14 +80,15 @@ def max_in_flight(
         "DualPipe": lambda: p + 1,
         "DualPipeV": lambda: 2 * p + 1,
     }
-    known, held = np.isin(name, ADDED_SCHEDULES), np.zeros((), dtype=np.int64)
+    known, held = np.isin(name, ADDED_SCHEDULES), np.zeros(np.broadcast(name, p, m, v, s).shape, dtype=np.int64)
     if known.any():
         held = _counted(name, p, m, v, s)
     for key, slots in table.items():
         if known.all():
             break
         here = name == key
-        known, held = known | here, np.where(here, slots(), held)
+        if here.any():
+            known, held = known | here, np.where(here, slots(), held)
     if not known.all():
         unknown = name[~known].flat[0]
         raise InputError(f"schedule {unknown}: its activations in flight are not stated, so memory cannot be counted")
