@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from scaleacross.cost_models.plan_cost import plan_cost, stage_memory
 from scaleacross.cost_models.stages import block_counts, equal_stages, layers_of_ranks
 from scaleacross.solvers.pools import pools
 from scaleacross.spec.parallelism import Degrees, PipelineChoice, split_layers
-from scaleacross.spec.placement import Placement
+from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import BatchShare, Decision
 from scaleacross.verification import illegal
 from scaleacross.verification.shares import counted_layout
@@ -54,6 +55,19 @@ def two_replicas(*micro_batches: int) -> tuple[Problem, Decision]:
 
 def step_s(problem: Problem, decision: Decision) -> float:
     return plan_cost(problem.job, problem.profile, problem.topology, decision).cost.step_s
+
+
+def test_classes_are_those_counted_rank_by_rank_wherever_borders_lie() -> None:
+    """Replicas of one class need not follow each other, and a border may divide a stage."""
+    problem = problem_of(plain_job(topology=plain_topology(4, 4)))
+    _, decision = two_stages(degrees=Degrees(tp=2, dp_shard=2, dp_replicate=2, pp=2))
+    for order in permutations(("tp", "dp_shard", "dp_replicate", "pp")):
+        for first in range(8, 16):
+            fill = (BuildingShare(building="b0", num_accelerators=first),)
+            fill += (BuildingShare(building="b1", num_accelerators=16 - first),) * (first < 16)
+            placed = decision.model_copy(update={"placement": Placement(axis_order=("cp", *order), fill=fill)})
+            found = layout_of(problem.topology, fill, decision.degrees, ("cp", *order))
+            assert found == counted_layout(problem.topology, placed)
 
 
 def test_the_equal_split_stated_or_not_is_one_step_time() -> None:

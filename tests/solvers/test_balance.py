@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oracles.exhaustive_balance import _compositions
 from scaleacross.cost_models.differing_ranks import LayerCosts
 from scaleacross.cost_models.stages import equal_stages, layers_of_ranks
-from scaleacross.solvers.partition_stages import partition_stages
+from scaleacross.solvers.partition_stages import StagePaces, partition_stages
 from scaleacross.solvers.share_batch import share_batch
 
 SLOW, FAST, BOTH = frozenset({"slow"}), frozenset({"fast"}), frozenset({"slow", "fast"})
@@ -75,6 +75,13 @@ def test_dense_layers_at_the_front_are_light() -> None:
 def test_chunks_share_the_layers_of_their_rank() -> None:
     assert partition_stages(costs(), (SLOW, FAST), 2) == ((2, 2), (4, 4))
     assert partition_stages(costs(counts=(3,)), (SLOW, FAST), 2) is None
+
+
+def test_paces_remembered_of_one_layout_serve_the_others() -> None:
+    of_candidate = costs(ends_s=(1.0, 4.0), pp=3)
+    shared = StagePaces(of_candidate, 1)
+    for types in product((SLOW, FAST, BOTH), repeat=3):
+        assert shared.partition(types) == partition_stages(of_candidate, types, 1)
 
 
 @given(num_layers=st.integers(4, 40), pp=st.integers(1, 8), num_chunks=st.integers(1, 3))

@@ -31,9 +31,11 @@ def touched_by_class(cells: Ints, blocks: Ints, replicas: int, stages: int) -> t
         for stage in range(stages):
             for building in range(buildings):
                 here[replica, building] |= touched[replica, stage, building]
-        found = 0
-        while found < number and not _same(here[first[found]], here[replica]):
-            found += 1
+        found = kind[replica - 1] if replica else 0
+        if found == number or not _same(here, first[found], replica):  # most replicas are of the class before
+            found = 0
+            while found < number and not _same(here, first[found], replica):
+                found += 1
         kind[replica] = found
         if found == number:
             first[number] = replica
@@ -48,9 +50,9 @@ def touched_by_class(cells: Ints, blocks: Ints, replicas: int, stages: int) -> t
 
 
 @compiled
-def _same(one: Bools, other: Bools) -> bool:
-    """Whether two sets of buildings are equal."""
-    for building in range(len(one)):  # noqa: SIM110 - numba compiles no generators into all()
-        if one[building] != other[building]:
+def _same(here: Bools, one: int, other: int) -> bool:
+    """Whether two replicas touch the same buildings."""
+    for building in range(here.shape[1]):  # noqa: SIM110 - numba compiles no generators into all()
+        if here[one, building] != here[other, building]:
             return False
     return True
