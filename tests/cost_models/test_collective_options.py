@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracles.messages import Route, add_collective
+from scaleacross.cost_models.collective_laws import fewest_steps
 from scaleacross.cost_models.collectives import RING, TREE, Group
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, SCALE_UP, ZONE
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.options import options
+from scaleacross.cost_models.network.resources import peers_by_level
 from scaleacross.cost_models.network.transport import connected, library_settings
 from scaleacross.schedules import collective as c
 from scaleacross.simulation.engine import Simulation
@@ -244,3 +246,25 @@ def test_the_simulator_takes_as_long(names: tuple[str, str], op: CurveOp, chunks
 def test_smaller_calls_have_fewer_pieces(size: float, num_chunks: int, chunk: float, pieces: int) -> None:
     """Sizes over LEAST_PIECE_BYTES."""
     assert num_pieces(size * LEAST_PIECE_BYTES, num_chunks, chunk * LEAST_PIECE_BYTES) == pieces
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 6, 8, 13, 16, 17])
+def test_halving_and_doubling_has_the_steps_and_peers_of_its_schedule(n: int) -> None:
+    """Steps, peers and bytes are those of the schedule that the runtime runs, for any number of children."""
+    choice = CommunicatorChoice.model_validate(
+        {"communicator": "dp_shard", "op": "all_gather", "payload": "", "algorithm": "hierarchical", "chunk_bytes": 1.0}
+        | {"steps": [{"level": "campus", "algorithm": "halving_doubling"}], "num_channels": 1}
+        | {
+            "connections": [
+                {"level": "campus", "queue_pairs": 1, "segment_bytes": 1, "outstanding": 1, "load_balancing": "spray"}
+            ]
+        }
+    )
+    for operation in (c.Operation.ALL_GATHER, c.Operation.REDUCE_SCATTER):
+        for rank in (0, n - 1):
+            steps = list(c.flat(operation, "halving_doubling", n).steps(rank))
+            sent = [transfer for step in steps for transfer in step if transfer.kind is c.Kind.SEND]
+            peers = {transfer.peer for step in steps for transfer in step}
+            assert len(steps) == fewest_steps(np.array(float(n)))
+            assert len(peers) == peers_by_level(choice, even({CAMPUS: n}))["campus"]
+            assert sum(len(transfer.blocks) for transfer in sent) == n - 1

@@ -50,7 +50,7 @@ belongs to the faster plan.
 """
 AUTOMATIC: Final = 4
 """Number of finalists where the caller states none: a choice. On DeepSeek-V3 over a region the fastest of four takes
-1.51 s, the best by estimate 1.53 s, the fastest of seven 1.48 s (``plan deepseek_v3_region --cpu-limit 30``).
+1.32 s, as of seven, the best by estimate 1.38 s (``plan deepseek_v3_region --cpu-limit 30``).
 """
 TIE: Final = 1.01
 """The same ratio where the best agrees with its simulation: a choice. For 405B with an inter-building link

@@ -5,7 +5,7 @@ over its communicators. Peers of a rank:
 
 * ring              2
 * double tree       6: two children and a parent, twice
-* halving, doubling log2 f of f children; twice ⌈log2 f⌉ where f is no power of two
+* halving, doubling log2 f of f children; up to twice ⌈log2 f⌉ where f is no power of two
 * direct exchange   every rank outside of the scale-up domain
 * pipeline          its 2 neighbours
 """
@@ -53,13 +53,19 @@ def peers_by_level(choice: CommunicatorChoice, shape: GroupShape) -> dict[str, i
             beyond = members[level + 1] if level + 1 < NUM_LEVELS else degree
             return max(1, round(float(beyond - members[level])))
         if one.level in halving:
-            doublings = math.ceil(math.log2(fanout[level]))
-            # two members exchange in every step; Bruck's, for other numbers, sends to one and receives from another
-            return doublings if 2**doublings == fanout[level] else min(2 * doublings, int(fanout[level]) - 1)
+            return _peers_of_halving(int(fanout[level]))
         around = 6 if choice.algorithm == "tree" else 2
         return min(around, int(fanout[level]) - 1) if choice.algorithm == "hierarchical" else around
 
     return {one.level: peers(one) for one in choice.connections}
+
+
+def _peers_of_halving(children: int) -> int:
+    """Peers of a member over all steps of halving and doubling."""
+    distances = [2**step for step in range(math.ceil(math.log2(children)))]
+    if 2 * distances[-1] == children:  # both ends of a step exchange
+        return len(distances)
+    return len({way * far % children for far in distances for way in (1, -1)})  # Bruck: to one, from another
 
 
 def held_together(choices: Iterable[CommunicatorChoice], shapes: Mapping[str, GroupShape]) -> Held:
