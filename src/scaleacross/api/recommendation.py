@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,12 +14,14 @@ from pathlib import Path
 
 from scaleacross.api.arguments import search_arguments
 from scaleacross.api.exchange_compression import ChosenCodecs, codecs_for, compression_of, in_use, notes_on
+from scaleacross.api.library_pools import library_pools
 from scaleacross.catalogue.recommendation import load_recommendation_job
 from scaleacross.cost_models.embedding.decisions import assignment_of, decision_of, priced
 from scaleacross.cost_models.embedding.early_rows import early_rows
 from scaleacross.cost_models.embedding.exchange import Replicas
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest
 from scaleacross.cost_models.embedding.problem import EmbeddingProblem, allocation_of, embedding_problem, group_ranks
+from scaleacross.cost_models.levels import collective_libraries
 from scaleacross.errors import InputError, TimeLimitError
 from scaleacross.solvers.embeddings.baselines import torchrec_planner
 from scaleacross.solvers.embeddings.infeasible import no_plan, require_options
@@ -85,33 +88,33 @@ def plan_recommendation(
     own, model, topology = load_recommendation_job(job, overrides)
     until, tell = Until.within(time_limit_s, clock, stopped, work_limit), progress or (lambda _: None)
     limit_s, begin = until.left(), time.perf_counter() if work_limit else clock()
-    for driver in own.drivers:
-        group_ranks(own, topology, *_ways(own)[0], driver)  # refused before the search
-    alone = _fastest_alone(own, model, topology, limit_s / 10, until)
+    pools = library_pools(own, topology, lambda job, part: _problems(job, model, part))
+    each = [(library, *made) for library, several in pools.made.items() for made in several]
+    jobs = [several[0][0].job for several in pools.made.values()]
+    alone = [one for job in jobs for one in _fastest_alone(job, model, limit_s / 10 / len(jobs), until)]
     tried: list[tuple[EmbeddingProblem, Found]] = []
-    coded = [codecs_for(own, model, topology, *way) for way in _ways(own)]
-    problems = [
-        embedding_problem(own, model, topology, *way, one.codecs) for way, one in zip(_ways(own), coded, strict=True)
-    ]
-    for number, problem in enumerate(problems):
-        require_options(own, problem.sharding)
+    least_s = dict.fromkeys(pools.made, math.inf)
+    for number, (library, problem, _) in enumerate(each):
         # time that one number of groups leaves goes to the following ones
-        left = max(0.0, until.left()) / (len(problems) - number)
+        left = max(0.0, until.left()) / (len(each) - number)
         found = shard_embeddings(
             problem.sharding,
             time_limit_s=left,
             seed=seed,
             gap_tolerance=max(gap_tolerance, OPTIMAL_GAP),
-            incumbents=_starts(problem, model, topology, incumbents, left / 10, until),
+            incumbents=_starts(problem, model, incumbents, left / 10, until),
             report=_whole_steps(tell, problem),
             **until.limits,
         )
         tried.append((problem, found))
+        least_s[library] = min(least_s[library], problem.step_s(found.objective_s))
     seconds = (time.perf_counter() if work_limit else clock()) - begin
-    plan = _assembled(own, tried, coded, gap_tolerance, seconds, seed)
-    plan = _ended(plan, work_limit, stopped())
-    if alone is not None and alone[0] < plan.cost.step_s:
-        report = plan.report.model_copy(update={"fewer_buildings": _fewer(*alone, plan.cost.step_s)})
+    plan = _assembled(tried, [one for _, _, one in each], gap_tolerance, seconds, seed)
+    (used,) = collective_libraries(Topology.model_validate(plan.job.topology).buildings)
+    plan = _ended(plan, pools.notes(used, least_s), work_limit, stopped())
+    fastest = min(alone, key=lambda one: one[0], default=None)
+    if fastest is not None and fastest[0] < plan.cost.step_s:
+        report = plan.report.model_copy(update={"fewer_buildings": _fewer(*fastest, plan.cost.step_s)})
         plan = plan.model_copy(update={"report": report})
     verify_recommendation(plan)
     return plan
@@ -161,9 +164,25 @@ def evaluate_recommendation(
     return plan
 
 
-def _ended(plan: RecommendationPlan, work_limit: int | None, stopped: bool) -> RecommendationPlan:
-    """Return the plan with a note on what ended its search, where that was not the clock."""
-    notes = [STOPPED_BY_HAND] if stopped else []
+def _problems(job: RecommendationJob, model: Dlrm, topology: Topology) -> list[tuple[EmbeddingProblem, ChosenCodecs]]:
+    """Return the problem of every allowed number of replica groups, with its codecs.
+
+    Raises:
+        InputError: the job does not fit the topology.
+        InfeasibleError: some table has no option.
+    """
+    for driver in job.drivers:
+        group_ranks(job, topology, *_ways(job)[0], driver)
+    coded = [(way, codecs_for(job, model, topology, *way)) for way in _ways(job)]
+    out = [(embedding_problem(job, model, topology, *way, one.codecs), one) for way, one in coded]
+    for problem, _ in out:
+        require_options(job, problem.sharding)
+    return out
+
+
+def _ended(plan: RecommendationPlan, idle: Sequence[str], work_limit: int | None, stopped: bool) -> RecommendationPlan:
+    """Return the plan with notes on idle buildings, and on what ended its search where that was not the clock."""
+    notes = [*idle, *([STOPPED_BY_HAND] if stopped else [])]
     if plan.report.status == "time_limit" and work_limit is not None and not stopped:
         notes.append(f"the work limit of {work_limit:,} ended the search")
     report = plan.report.model_copy(update={"notes": (*plan.report.notes, *notes)})
@@ -185,7 +204,6 @@ def _whole_steps(tell: Callable[[Progress], None], problem: EmbeddingProblem) ->
 def _starts(
     problem: EmbeddingProblem,
     model: Dlrm,
-    topology: Topology,
     incumbents: Sequence[Assignment] | None,
     limit_s: float,
     until: Until,
@@ -194,28 +212,30 @@ def _starts(
         return ()
     if incumbents is not None:
         return incumbents
-    outcome = torchrec_planner(problem.sharding, torchrec_view(problem, model, topology), limit_s, until)
+    view = torchrec_view(problem, model, Topology.model_validate(problem.job.topology))
+    outcome = torchrec_planner(problem.sharding, view, limit_s, until)
     return (outcome.assignment,) if outcome.assignment else ()
 
 
 def _fastest_alone(
-    job: RecommendationJob, model: Dlrm, topology: Topology, limit_s: float, until: Until
-) -> tuple[float, BuildingShare] | None:
-    """Return TorchRec's least step time in any one of several buildings, in seconds, with that building's share.
+    job: RecommendationJob, model: Dlrm, limit_s: float, until: Until
+) -> list[tuple[float, BuildingShare]]:
+    """Return TorchRec's step time in every one of several buildings, in seconds, with that building's share.
 
-    None where the job uses one building only, or where no single building holds the tables.
+    Empty where the job uses one building only, or where no single building holds the tables.
     """
-    shares, found = allocation_of(job, topology), []
+    topology, found = Topology.model_validate(job.topology), list[tuple[float, BuildingShare]]()
+    shares = allocation_of(job, topology)
     for share in shares if len(shares) > 1 else ():
         size, there = share.num_accelerators, with_buildings(topology, (share.building,))
         if job.global_batch_samples % size:
             continue
-        own = job.model_copy(update={"num_accelerators": size})
+        own = job.model_copy(update={"num_accelerators": size, "topology": there.model_dump(mode="json")})
         problem = embedding_problem(own, model, there)
-        starts = _starts(problem, model, there, None, limit_s / len(shares), until)
+        starts = _starts(problem, model, None, limit_s / len(shares), until)
         # the estimated step of the whole building, from the time of its busiest rank
         found += [(problem.step_s(busiest(problem.sharding, start)), share) for start in starts]
-    return min(found, key=lambda one: one[0], default=None)
+    return found
 
 
 def _fewer(alone_s: float, share: BuildingShare, step_s: float) -> str:
@@ -244,14 +264,14 @@ def _ways(job: RecommendationJob) -> list[tuple[int, Replicas]]:
 
 
 def _assembled(
-    job: RecommendationJob,
     tried: Sequence[tuple[EmbeddingProblem, Found]],
     coded: Sequence[ChosenCodecs],
     tolerance: float,
     seconds: float,
     seed: int,
 ) -> RecommendationPlan:
-    model, topology = Dlrm.model_validate(job.workload), Topology.model_validate(job.topology)
+    job = tried[0][0].job
+    model = Dlrm.model_validate(job.workload)
     feasible = [(*pair, one) for pair, one in zip(tried, coded, strict=True) if pair[1].assignment is not None]
     if not feasible:
         if any(found.relaxation_fits for _, found in tried):
@@ -263,9 +283,11 @@ def _assembled(
         first = tried[0][0]
         fewest = first.sharding.fleet.num_ranks * first.num_groups
         small = job.model_copy(update={"global_batch_samples": fewest})
-        smallest = embedding_problem(small, model, topology, first.num_groups, first.replicas)
+        there = Topology.model_validate(job.topology)
+        smallest = embedding_problem(small, model, there, first.num_groups, first.replicas)
         raise no_plan(job, first.sharding, smallest.sharding)
     problem, found, chosen = min(feasible, key=lambda way: way[0].step_s(way[1].objective_s))
+    job, topology = problem.job, Topology.model_validate(problem.job.topology)
     decision = decision_of(problem, _required(found), chosen.codecs)
     decision = decision.model_copy(update={"codecs": in_use(decision, model)})
     way = job, model, topology, problem.num_groups, problem.replicas

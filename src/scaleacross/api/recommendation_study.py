@@ -14,6 +14,7 @@ from scaleacross.catalogue.recommendation import load_recommendation_job, load_r
 from scaleacross.cost_models.embedding.decisions import assignment_of, priced
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest
 from scaleacross.cost_models.embedding.problem import EmbeddingProblem, allocation_of, embedding_problem
+from scaleacross.cost_models.levels import collective_libraries
 from scaleacross.simulation.table_step import simulated_tables
 from scaleacross.simulation.what_if import disturbance_of
 from scaleacross.solvers.embeddings.baselines import RULES, Outcome, translated
@@ -21,6 +22,7 @@ from scaleacross.solvers.embeddings.infeasible import require_options
 from scaleacross.solvers.embeddings.reasons import busy_tables, memory_values
 from scaleacross.spec.progress import Progress
 from scaleacross.spec.recommendation import (
+    OF_IDLE,
     EmbeddingBaselineResult,
     EmbeddingComparison,
     EmbeddingExplanation,
@@ -61,6 +63,12 @@ def compare_recommendation(
     """
     search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed)
     own, model, topology = load_recommendation_job(job, overrides)
+    idle: tuple[str, ...] = ()
+    if len(collective_libraries(topology.buildings)) > 1:
+        # rules and search are compared on the buildings of one library, which a search of its own chooses
+        chosen = plan_recommendation(own, time_limit_s=time_limit_s, seed=seed, gap_tolerance=gap_tolerance)
+        own, topology = chosen.job, Topology.model_validate(chosen.job.topology)
+        idle = tuple(note for note in chosen.report.notes if note.startswith(OF_IDLE))
     problem = embedding_problem(own, model, topology, codecs=codecs_for(own, model, topology, 1, "outer").codecs)
     require_options(own, problem.sharding)
     view = torchrec_view(problem, model, topology)
@@ -80,6 +88,8 @@ def compare_recommendation(
         progress=progress,
         incumbents=starts,
     )
+    report = plan.report.model_copy(update={"notes": (*plan.report.notes, *idle)})
+    plan = plan.model_copy(update={"report": report})
     results = [_result(name, *outcomes[name], problem, view, plan) for name in RULES]
     results.sort(key=lambda result: (result.step_s is None, result.step_s or 0.0))
     ours = _by_torchrec(problem, view, _assignment(plan, model, topology)) if plan.decision.num_groups == 1 else None

@@ -187,6 +187,16 @@ def collective_libraries(used: Sequence[Building]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(building.accelerator.collective_library.upper() for building in used))
 
 
+def library_conflict(used: Sequence[Building]) -> str:
+    """Return the reason why collectives cannot run over some buildings; empty where they run one library."""
+    if len(several := collective_libraries(used)) < 2:
+        return ""
+    return (
+        f"{', '.join(building.name for building in used)} run {' and '.join(several)}, whose collectives cannot join each "
+        "other: use buildings with one library"
+    )
+
+
 def _neighbours(names: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs of buildings between which a ring steps: consecutive ones, and from three on also last and first."""
     pairs = list(pairwise(names))

@@ -16,6 +16,7 @@ from scaleacross.report.summary import FirstLines
 from scaleacross.spec.network_choice import DRIVER_NAMES
 from scaleacross.spec.recommendation import (
     FAILURES_NOT_COUNTED,
+    OF_IDLE,
     TIERS,
     BusyTable,
     EmbeddingComparison,
@@ -77,6 +78,7 @@ def recommendation_summary(plan: RecommendationPlan) -> FirstLines:
             f"{human_seconds(report.bound_s)} (gap {percent(report.gap)})",
         ),
         *([("buildings", report.fewer_buildings)] if report.fewer_buildings else []),
+        *(("idle", note.removeprefix(OF_IDLE)) for note in report.notes if note.startswith(OF_IDLE)),
         *(("failures", note) for note in report.notes if note == FAILURES_NOT_COUNTED),
         ("more", f"--full, or --section {', '.join(SECTIONS)}"),
     ]

@@ -284,6 +284,10 @@ FAILURES_NOT_COUNTED = (
 """Note of plans whose topology states how often its parts fail."""
 
 
+OF_IDLE = "idle: "
+"""Beginning of the notes on buildings that a plan leaves idle because they run another collective library."""
+
+
 class RecommendationPlan(Spec):
     """A plan with its job, step time and proof. All output of the tool comes from it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from scaleacross.cost_models.levels import collective_libraries
+from scaleacross.cost_models.levels import library_conflict
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.topology import Topology
@@ -29,11 +29,8 @@ def v1_devices(topology: Topology, degrees: Degrees, placement: Placement) -> It
             host = building.accelerators_per_host
             yield f"V1: {share.num_accelerators} accelerators of '{share.building}' cut a host of {host}"
     used = [sizes[share.building] for share in placement.fill if share.building in sizes]
-    if len(several := collective_libraries(used)) > 1:
-        yield (
-            f"V1: {', '.join(building.name for building in used)} run {' and '.join(several)}, whose "
-            "collectives cannot join each other: use buildings with one library"
-        )
+    if conflict := library_conflict(used):
+        yield f"V1: {conflict}"
     if placement.num_accelerators != degrees.world_size:
         yield f"V1: the placement holds {placement.num_accelerators} accelerators, the degrees need {degrees}"
     lanes = [axis for axis in ("tp", "cp") if degrees.model_dump()[axis] > 1] if degrees.expert_lanes > 1 else []

@@ -20,7 +20,7 @@ from scaleacross.cost_models.embedding.options import NUM_TIERS, Fleet, Option, 
 from scaleacross.cost_models.embedding.sample_balance import sample_sharings
 from scaleacross.cost_models.embedding.tiers import RankRates, Setting, table_options
 from scaleacross.cost_models.embedding.torchrec import TorchRecMachine, torchrec_options
-from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.levels import build_levels, library_conflict
 from scaleacross.cost_models.network.drivers import contention_fraction
 from scaleacross.errors import InputError
 from scaleacross.spec.exchange_codec import TableCodec
@@ -93,7 +93,8 @@ def allocation_of(job: RecommendationJob, topology: Topology) -> tuple[BuildingS
     """Allocation of the job: the first accelerators, building by building.
 
     Raises:
-        InputError: more are asked for than there are, or the batch is no multiple of them.
+        InputError: more are asked for than there are, the batch is no multiple of them, or their buildings run several
+            collective libraries.
     """
     wanted = job.num_accelerators or topology.num_accelerators
     if wanted > topology.num_accelerators:
@@ -105,7 +106,10 @@ def allocation_of(job: RecommendationJob, topology: Topology) -> tuple[BuildingS
         raise InputError(
             f"global_batch_samples {job.global_batch_samples:,} is no multiple of {wanted:,} accelerators; nearest: {near:,}"
         )
-    return first_accelerators(topology, wanted)
+    allocation = first_accelerators(topology, wanted)
+    if conflict := library_conflict([topology.building(share.building) for share in allocation]):
+        raise InputError(f"topology '{topology.name}': {conflict}")
+    return allocation
 
 
 @dataclass(frozen=True)
