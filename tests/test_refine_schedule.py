@@ -5,6 +5,12 @@ The plan is timed and verified like any other.
 
 from __future__ import annotations
 
+import json
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,6 +23,7 @@ from scaleacross.cli import app
 from scaleacross.cost_models.pipeline.timeline import planned_pipeline
 from scaleacross.schedules.pipeline.check import check
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.progress import ORDERS_STOPPED, Progress
 from scaleacross.spec.timeline import PipelineTimeline
 
 JOB = {
@@ -81,3 +88,50 @@ def test_finalists_of_a_search_are_refined(tmp_path: Path) -> None:
         assert any("among named schedules the search found" in note for note in refined.report.notes)
     flat = sa.plan(sa.load_job(JOB | {"degrees": {"pp": 1}}), alternatives=False)
     assert api.refine_finalists(flat, 1.0) == flat
+
+
+def stopped_after(looks: int) -> Callable[[], bool]:
+    """A caller that asks the search to stop at its ``looks``-th look."""
+    seen = count(1)
+    return lambda: next(seen) > looks
+
+
+@pytest.mark.parametrize("looks", [0, 3, 200])
+def test_a_stop_ends_the_refinement_with_the_best_plan_so_far(looks: int) -> None:
+    plan = plan_with("1F1B", global_batch_sequences=512)
+    begin = time.perf_counter()
+    refined = api.refine_finalists(plan, 500.0, stopped=stopped_after(looks))
+    assert time.perf_counter() - begin < 60
+    assert refined.estimated.step_s <= plan.estimated.step_s
+    assert sum(ORDERS_STOPPED in note for note in refined.report.notes) == 1
+    api.verify(refined)
+    if looks == 0:
+        assert refined.decision == plan.decision
+
+
+class InterruptedWhileOrdering(AbstractContextManager[Callable[[Progress], None]]):
+    """A display of progress in whose process Ctrl-C is pressed once orders are searched."""
+
+    pressed = False
+
+    def __enter__(self) -> Callable[[Progress], None]:
+        return self.show
+
+    def __exit__(self, *_: object) -> None:
+        assert self.pressed
+
+    def show(self, progress: Progress) -> None:
+        if progress.stage == "ordering" and not self.pressed:
+            self.pressed = True
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_ends_the_refinement_of_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(json.dumps(JOB | {"degrees": {"pp": 4}, "global_batch_sequences": 512, "schedules": "1F1B"}))
+    monkeypatch.setattr("scaleacross.cli.plan.searching", InterruptedWhileOrdering)
+    begin = time.perf_counter()
+    result = CliRunner().invoke(app, ["plan", str(job), "--refine", "500", "--json"])
+    assert result.exit_code == 0 and time.perf_counter() - begin < 60
+    plan = Plan.model_validate_json(result.stdout)
+    assert any(ORDERS_STOPPED in note for note in plan.report.notes)

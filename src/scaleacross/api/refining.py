@@ -18,9 +18,10 @@ from scaleacross.schedules.pipeline import Kind
 from scaleacross.schedules.pipeline.cells import to_rows
 from scaleacross.solvers.order_pipeline import order_pipeline
 from scaleacross.solvers.pipeline_order.of_plan import problem_of_plan
+from scaleacross.solvers.place_parallelism import never
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 from scaleacross.spec.plan import Decision, Plan, StageMemory
-from scaleacross.spec.progress import Progress
+from scaleacross.spec.progress import ORDERS_STOPPED, Progress
 from scaleacross.workloads.problem import Problem
 
 FINALIST_RATIO: Final = 1.25
@@ -41,6 +42,7 @@ def refine_schedule(
     *,
     seed: int = 0,
     progress: Callable[[Progress], None] = lambda _: None,
+    stopped: Callable[[], bool] = never,
 ) -> Plan:
     """Return the plan with the best order found for its pipeline, or the same plan where none is faster by estimate.
 
@@ -53,6 +55,7 @@ def refine_schedule(
         time_limit_s: seconds of search.
         seed: seed of the search.
         progress: called during the search.
+        stopped: polled as often as the clock; once true, the search ends with the best order so far.
 
     Raises:
         InputError: the plan cannot be read, has no pipeline, does not fit in memory, or holds two copies of the model
@@ -74,7 +77,7 @@ def refine_schedule(
         open_order = problem_of_plan(pipe, _memory_of_order(problem, decision, pipe), split=split)
     except InfeasibleError as error:
         raise InputError(f"the plan does not fit in memory, so no order of it does: {error}") from error
-    order = order_pipeline(open_order, time_limit_s, seed=seed, report=progress)
+    order = order_pipeline(open_order, time_limit_s, seed=seed, report=progress, stopped=stopped)
     choice = PipelineChoice(
         schedule=family,
         num_chunks=decision.pipeline.num_chunks,
@@ -88,7 +91,7 @@ def refine_schedule(
         f"order of the pipeline step: {order.status}, {order.objective_s:.4g} s, no order of these stages takes less than "
         f"{order.bound_s:.4g} s (gap {order.gap:.2%})"
     )
-    return noted(refined, note)
+    return noted(refined, f"{note}; {ORDERS_STOPPED}" if stopped() else note)
 
 
 def refine_finalists(
@@ -97,6 +100,7 @@ def refine_finalists(
     *,
     seed: int = 0,
     progress: Callable[[Progress], None] = lambda _: None,
+    stopped: Callable[[], bool] = never,
 ) -> Plan:
     """Return the best result of ``refine_schedule`` over a plan and its close alternatives.
 
@@ -110,6 +114,7 @@ def refine_finalists(
         time_limit_s: seconds for all finalists together; each gets an equal share.
         seed: seed of the search.
         progress: called during the search.
+        stopped: polled as often as the clock; once true, the search ends with the best plan so far, and a note says so.
     """
     near = [
         one.decision
@@ -120,18 +125,24 @@ def refine_finalists(
     ]
     others = [evaluate((plan.job, decision)) for decision in near[: MAX_FINALISTS - 1]]
     finalists = [one for one in (plan, *others) if one.degrees.pp > 1 and all(stage.fits for stage in one.memory)]
-    best = plan
+    best, given = plan, 0
     for finalist in finalists:
-        refined = refine_schedule(finalist, time_limit_s / len(finalists), seed=seed, progress=progress)
+        if stopped():
+            break
+        given += 1
+        refined = refine_schedule(
+            finalist, time_limit_s / len(finalists), seed=seed, progress=progress, stopped=stopped
+        )
         if refined.estimated.step_s < best.estimated.step_s:
             best = refined
     if best is plan:
-        return plan
+        return noted(plan, ORDERS_STOPPED) if finalists and stopped() else plan
     note = (
         f"among named schedules the search found {plan.report.objective_s:.4g} s ({plan.report.status}, gap "
-        f"{plan.report.gap:.2%}); {len(finalists)} finalists were given orders of their own"
+        f"{plan.report.gap:.2%}); {given} finalists were given orders of their own"
     )
-    return noted(best, note)
+    told = any(ORDERS_STOPPED in own for own in best.report.notes)
+    return noted(best, f"{note}; {ORDERS_STOPPED}" if stopped() and not told else note)
 
 
 def _memory_of_order(problem: Problem, decision: Decision, pipe: PlannedPipeline) -> tuple[StageMemory, ...]:

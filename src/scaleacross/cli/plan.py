@@ -169,7 +169,9 @@ def _planned(asked: str | Job, refine_s: float, search: dict[str, Any]) -> Plan:
 
     with searching() as progress, first_interrupt() as stopped:
         found = plan(asked, progress=progress, stopped=stopped, simulated=True, **search)
-        return refine_finalists(found, refine_s, seed=search["seed"], progress=progress) if refine_s else found
+        if not refine_s:
+            return found
+        return refine_finalists(found, refine_s, seed=search["seed"], progress=progress, stopped=stopped)
 
 
 def _improved(

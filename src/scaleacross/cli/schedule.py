@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaleacross.cli.frame import answer, output_folder, searching
+from scaleacross.cli.stopping import first_interrupt
 
 if TYPE_CHECKING:
     from scaleacross.spec.plan import Plan
@@ -85,9 +86,10 @@ def _refined(source: str, time_limit_s: float) -> Plan:
     from scaleacross.api import refine_schedule, verified_plan
 
     given = verified_plan(source)
-    with searching() as show:
-        plan = refine_schedule(given, time_limit_s, progress=show)
-    typer.echo("no better order was found" if plan is given else plan.report.notes[-1], err=True)
+    with searching() as show, first_interrupt() as stopped:
+        plan = refine_schedule(given, time_limit_s, progress=show, stopped=stopped)
+        none = "no better order was found" + (" before the search was stopped" if stopped() else "")
+    typer.echo(none if plan is given else plan.report.notes[-1], err=True)
     return plan
 
 

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from scaleacross.errors import VerificationError
 from scaleacross.schedules.pipeline import PipelineSchedule
 from scaleacross.schedules.pipeline.check import check
+from scaleacross.solvers.embeddings.until import Until
 from scaleacross.solvers.pipeline_order.bounds import Windows, earliest_and_latest, lower_bound
 from scaleacross.solvers.pipeline_order.climb import Found, best_rule, climb, first_rules
 from scaleacross.solvers.pipeline_order.greedy import ListScheduler
@@ -32,6 +33,7 @@ from scaleacross.solvers.pipeline_order.neighbourhood import search_neighbourhoo
 from scaleacross.solvers.pipeline_order.periodic import steady_rule
 from scaleacross.solvers.pipeline_order.problem import OrderProblem, step_s
 from scaleacross.solvers.pipeline_order.streams import Streams, make_streams
+from scaleacross.solvers.place_parallelism import never
 from scaleacross.spec.progress import Progress
 
 GREEDY_S: Final = 1.5
@@ -81,6 +83,7 @@ def order_pipeline(
     methods: Sequence[Method] = METHODS,
     starts: Sequence[PipelineSchedule] = (),
     report: Callable[[Progress], None] = lambda progress: None,
+    stopped: Callable[[], bool] = never,
 ) -> PipelineOrder:
     """The best order of ``problem``'s computations.
 
@@ -88,11 +91,12 @@ def order_pipeline(
         methods: stages of the search that may run; ``greedy`` always does.
         starts: further orders to start from, legal and within memory.
         report: called at every improvement.
+        stopped: polled as often as the clock; once true, the search ends as if its time were over.
 
     Raises:
         VerificationError: one of ``starts`` is illegal; or the bound exceeds the order's time, which would be a defect.
     """
-    search = _Search(make_streams(problem), time_limit_s, seed, report)
+    search = _Search(make_streams(problem), Until.within(time_limit_s, stopped=stopped), seed, report)
     for schedule in (*starts, *fitting_schedules(search.streams)):
         search.offer(schedule)
     is_small = problem.num_microbatches * len(search.streams.streams) <= WHOLE_COMPUTATIONS
@@ -109,7 +113,7 @@ class _Search:
     """State of one search; all times in ticks."""
 
     streams: Streams
-    time_limit_s: float
+    until: Until
     seed: int
     report: Callable[[Progress], None]
     began: float = field(default_factory=time.perf_counter)
@@ -121,16 +125,6 @@ class _Search:
         self.windows: Windows = earliest_and_latest(self.streams)
         self.lower = lower_bound(self.streams, self.windows)
 
-    @property
-    def deadline(self) -> float:
-        """End of the search, in ``time.perf_counter`` seconds."""
-        return self.began + self.time_limit_s
-
-    @property
-    def left_s(self) -> float:
-        """Seconds left."""
-        return self.deadline - time.perf_counter()
-
     def offer(self, schedule: PipelineSchedule) -> None:
         """Keep a given order if it is better."""
         check(schedule)
@@ -141,18 +135,19 @@ class _Search:
         """Rules, a periodic rule where the step is long, and local search from the best of them."""
         found = best_rule(self.scheduler, first_rules(self.streams, self.windows))
         if found.ticks > self.lower and self.streams.count > 2 * self.streams.problem.num_ranks:
-            rule = steady_rule(self.streams, min(limit_s, GREEDY_S) / 2, self.seed)
+            rule = steady_rule(self.streams, min(limit_s, GREEDY_S) / 2, self.seed, self.until.stopped)
             if rule:
                 found = min(found, Found(*self.scheduler.run(rule), rule), key=lambda f: f.ticks)
-        self._keep(climb(self.scheduler, found, self.lower, self.began + limit_s, self.seed))
+        left = replace(self.until, end_s=self.began + limit_s).left
+        self._keep(climb(self.scheduler, found, self.lower, left, self.seed))
 
     def whole(self, share: float) -> None:
         """CP-SAT on the whole order."""
         best = self._best()
-        if best.ticks <= self.lower or self.left_s <= 0:
+        if best.ticks <= self.lower or (left := self.until.left()) <= 0:
             return
         model = OrderModel(self.streams, self.windows, self.lower, best.ticks, best.starts)
-        result = model.solve(self.left_s * share, self.seed, self._tell)
+        result = model.solve(left * share, self.seed, self.until.stopped, self._tell)
         self.lower = max(self.lower, result.bound)
         if result.starts:
             self._keep(Found(self.scheduler.step(result.starts), result.starts))
@@ -160,7 +155,7 @@ class _Search:
     def neighbourhoods(self) -> None:
         """Large-neighbourhood search until the time is up."""
         found = search_neighbourhoods(
-            self.scheduler, self.windows, self._best(), self.lower, self.deadline, self.seed, self._tell
+            self.scheduler, self.windows, self._best(), self.lower, self.until, self.seed, self._tell
         )
         self._keep(found)
 

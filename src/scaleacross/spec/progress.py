@@ -7,6 +7,8 @@ from typing import Final
 
 STOPPED_BY_HAND: Final = "the search was stopped by hand: what it had not placed by then is what the gap leaves open"
 """Note of a plan whose search its caller ended."""
+ORDERS_STOPPED: Final = "the search for orders of the pipeline was stopped by hand: the plan is the best found by then"
+"""Note of a plan whose refinement its caller ended."""
 
 
 @dataclass(frozen=True)

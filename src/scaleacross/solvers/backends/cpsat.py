@@ -86,6 +86,7 @@ class Solver(cp_model.CpSolver):
         limit_s: float,
         clock: Callable[[], float] = time.perf_counter,
         stopped: Callable[[], bool] = lambda: False,
+        solution_callback: cp_model.CpSolverSolutionCallback | None = None,
     ) -> cp_model.CpSolverStatus:
         """Return the status of a search of at most ``limit_s`` seconds of ``clock``, or until ``stopped``.
 
@@ -104,7 +105,7 @@ class Solver(cp_model.CpSolver):
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
-            status = self.solve(model)
+            status = self.solve(model, solution_callback)
         finally:
             done.set()
             watcher.join()

@@ -7,8 +7,7 @@ step of thousands of computations is improved by moving a whole stream, not one 
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -62,18 +61,18 @@ def best_rule(scheduler: ListScheduler, rules: Iterator[Rule]) -> Found:
     return min(found, key=lambda f: f.ticks)
 
 
-def climb(scheduler: ListScheduler, start: Found, lower: int, deadline: float, seed: int) -> Found:
+def climb(scheduler: ListScheduler, start: Found, lower: int, left: Callable[[], float], seed: int) -> Found:
     """Change the rule of ``start`` at random and keep what is not worse, until ``lower`` is reached or the time is up.
 
     Args:
-        deadline: in ``time.perf_counter`` seconds.
+        left: the seconds left.
     """
     rng = random.Random(seed)
     if start.rule is None or start.ticks <= lower:
         return start
     best = current = start
     rule = start.rule
-    while best.ticks > lower and time.perf_counter() < deadline:
+    while best.ticks > lower and left() > 0:
         changed = _neighbour(rule, scheduler.streams, rng)
         ticks, starts = scheduler.run(changed)
         worse_allowed = best.ticks * (1 + _WORSE_FRACTION) if rng.random() < _WORSE_FRACTION else current.ticks

@@ -137,13 +137,19 @@ class OrderModel:
                 intervals.append(cp.new_interval_var(first, size, last + streams.streams[end].ticks, ""))
         cp.add_cumulative(intervals, [1] * len(intervals), streams.limit[rank])
 
-    def solve(self, time_limit_s: float, seed: int, on_solution: Callable[[int], None] | None = None) -> ModelResult:
-        """Return the best starts within the time limit."""
+    def solve(
+        self,
+        time_limit_s: float,
+        seed: int,
+        stopped: Callable[[], bool],
+        on_solution: Callable[[int], None] | None = None,
+    ) -> ModelResult:
+        """Return the best starts within the time limit, or until ``stopped``."""
         solver = timed_solver(time_limit_s, seed)
         for name, value in LIGHT_PRESOLVE.items():
             setattr(solver.parameters, name, value)
         callback = None if on_solution is None else _Progress(on_solution)
-        status = solver.solve(self.cp, callback)
+        status = solver.solve_within(self.cp, time_limit_s, stopped=stopped, solution_callback=callback)
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             starts = [[solver.value(v) for v in row] for row in self.start]
             return ModelResult(int(solver.best_objective_bound), starts)

@@ -8,10 +8,10 @@ failure. A large demand that cannot be met is refused quickly. Small ones would 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from typing import Final
 
+from scaleacross.solvers.embeddings.until import Until
 from scaleacross.solvers.pipeline_order.bounds import Windows
 from scaleacross.solvers.pipeline_order.climb import Found
 from scaleacross.solvers.pipeline_order.greedy import ListScheduler
@@ -27,21 +27,18 @@ def search_neighbourhoods(
     windows: Windows,
     found: Found,
     lower: int,
-    deadline: float,
+    until: Until,
     seed: int,
     on_better: Callable[[int], None] = lambda ticks: None,
 ) -> Found:
-    """Return the best order found from ``found``, in ``time.perf_counter`` seconds up to ``deadline``.
-
-    It ends early when ``lower`` is reached.
-    """
+    """Return the best order found from ``found`` when ``until`` ends the search, or early when ``lower`` is reached."""
     rng, streams = random.Random(seed), scheduler.streams
     demand = max(1, (found.ticks - lower) // 4)
-    while found.ticks > lower and (left := deadline - time.perf_counter()) > 0:
+    while found.ticks > lower and (left := until.left()) > 0:
         free = _neighbourhood(rng, scheduler, found)
         horizon = max(lower, found.ticks - demand)
         model = OrderModel(streams, windows, lower, horizon, found.starts, free)
-        result = model.solve(min(_TRIAL_S, left), rng.randrange(2**30))
+        result = model.solve(min(_TRIAL_S, left), rng.randrange(2**30), until.stopped)
         if result.starts is None:
             demand = max(1, demand // 2) if rng.random() < 0.5 else demand
             continue

@@ -9,6 +9,7 @@ which adds warm-up and cool-down.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from ortools.sat.python import cp_model
@@ -21,12 +22,14 @@ _STRETCHES: Final = (1.0, 1.01, 1.03, 1.1, 1.3)
 """Ratios of the periods that are tried to the least one."""
 
 
-def steady_rule(streams: Streams, time_limit_s: float, seed: int) -> Rule | None:
+def steady_rule(streams: Streams, time_limit_s: float, seed: int, stopped: Callable[[], bool]) -> Rule | None:
     """Return the rule of the shortest periodic order found, None when there is none within the limits."""
     least = max(max(streams.work) // streams.count, *_link_work(streams).values(), 1)
     for stretch in _STRETCHES:
+        if stopped():
+            break
         period = round(least * stretch)
-        offsets = _solve(streams, period, time_limit_s / len(_STRETCHES), seed)
+        offsets = _solve(streams, period, time_limit_s / len(_STRETCHES), seed, stopped)
         if offsets:
             return Rule(tuple(start / period for start in offsets), (1.0,) * len(offsets))
     return None
@@ -41,7 +44,9 @@ def _link_work(streams: Streams) -> dict[tuple[int, int], int]:
     return work
 
 
-def _solve(streams: Streams, period: int, time_limit_s: float, seed: int) -> list[int] | None:
+def _solve(
+    streams: Streams, period: int, time_limit_s: float, seed: int, stopped: Callable[[], bool]
+) -> list[int] | None:
     """Return the offsets of all streams with the least time of one micro-batch through the pipeline, if any."""
     cp = cp_model.CpModel()
     longest = sum(s.ticks for s in streams.streams) + sum(a.occupancy + a.latency for a in streams.arcs)
@@ -73,7 +78,7 @@ def _solve(streams: Streams, period: int, time_limit_s: float, seed: int) -> lis
         cp.add(end >= start[k] + stream.ticks)
     cp.minimize(end)
     solver = timed_solver(time_limit_s, seed)
-    if solver.solve(cp) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+    if solver.solve_within(cp, time_limit_s, stopped=stopped) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return [solver.value(variable) for variable in start]
     return None
 
