@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from scaleacross.api import plan_inference
 from scaleacross.catalogue import is_inference, is_recommendation, load_inference_job
 from scaleacross.cli import app
 from scaleacross.cost_models.embedding.card_problem import card_problem
-from scaleacross.errors import InfeasibleError, InputError, VerificationError
+from scaleacross.errors import InfeasibleError, InputError, TimeLimitError, VerificationError
+from scaleacross.solvers.partition_inference import partition_inference
 from scaleacross.spec.inference import InferencePlan
+from scaleacross.spec.progress import STOPPED_BY_HAND
 from scaleacross.verification.inference import verify_inference
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "recommendation" / "six_cards.yaml"
@@ -88,3 +91,54 @@ def test_command_line(tmp_path: Path) -> None:
     verify_inference(InferencePlan.model_validate_json((tmp_path / "plan.json").read_text()))
     wrong = CliRunner().invoke(app, ["plan", str(EXAMPLE), "--set", "cards.num_card=2"])
     assert wrong.exit_code == 2 and "num_cards" in wrong.output
+
+
+def planned(*overrides: str, time_limit_s: float = 3.0, **limits: Any) -> InferencePlan:
+    fixed = ["transfers=peer", "dense_layouts=replicated", "table_precisions=int8"]
+    return plan_inference(EXAMPLE, time_limit_s=time_limit_s, overrides=[*fixed, *overrides], **limits)
+
+
+def test_notes_say_what_idles_and_what_is_assumed() -> None:
+    few = "workload.tables=[{name: one, rows: 1000, dimension: 64}, {name: two, rows: 1000, dimension: 64}]"
+    plan = planned(few, "cards.num_cards=3", "latency_bound_s=null", "cards.hop_s=0", "dense_precision_bytes=2")
+    (idle,) = (load.card for load in plan.loads if not load.num_tables)
+    assert plan.notes == (
+        f"no table is on card {idle}: it computes dense work only",
+        "assumed: a transfer takes no time beyond its bytes (cards.hop_us is 0)",
+        "counted: a weight of the dense network as 2 B (dense_precision_bytes), an element of a vector that travels as 2 B",
+        "no latency bound is stated (latency_bound_ms): the plan has the most queries/s, however long one takes",
+    )
+
+
+def test_notes_say_what_ended_the_search() -> None:
+    cut, stopped = planned(time_limit_s=0.0), planned(stopped=lambda: True)
+    assert cut.gap > 0 and cut.notes[-1] == "the limit of 0 s ended the search: a longer one may find more"
+    assert stopped.notes[-1] == STOPPED_BY_HAND
+    counted = planned(work_limit=1)
+    assert counted.notes[-1] == "the work limit of 1 ended the search: a longer one may find more"
+    loose = planned(time_limit_s=0.0, gap_tolerance=0.99)
+    assert not any("ended" in note for note in loose.notes)
+
+
+def test_notes_are_in_the_report_and_in_json() -> None:
+    fast = ["--set", "transfers=peer", "--set", "dense_layouts=replicated", "--time-limit", "0"]
+    full = CliRunner().invoke(app, ["plan", str(EXAMPLE), *fast, "--full"])
+    assert "ended the search" in full.stdout and "dense_precision_bytes" in full.stdout
+    told = json.loads(CliRunner().invoke(app, ["plan", str(EXAMPLE), *fast, "--json"]).stdout)["notes"]
+    assert any("ended the search" in note for note in told)
+
+
+def test_the_bound_covers_combinations_without_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """int8 is twice as fast as fp16; where time ends before a plan of int8 is found, one may still exist."""
+
+    def without_int8(tables: Any, host: Any, **limits: Any) -> Any:
+        if tables[0].memory_bytes == 20_000_000 * 136:
+            raise TimeLimitError("no plan was found")
+        return partition_inference(tables, host, **limits)
+
+    found = planned("table_precisions=[fp16, int8]").queries_per_s
+    monkeypatch.setattr("scaleacross.api.inference.partition_inference", without_int8)
+    left = planned("table_precisions=[fp16, int8]")
+    assert left.decision.table_precision == "fp16" and left.queries_per_s < found <= left.bound_queries_per_s
+    with pytest.raises(TimeLimitError, match="int8 / peer / replicated: no plan was found"):
+        planned()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from scaleacross.api.arguments import search_arguments
 from scaleacross.catalogue.recommendation import load_inference_job
-from scaleacross.cost_models.embedding.card_problem import card_problem
+from scaleacross.cost_models.embedding.card_problem import VECTOR_BYTES, card_problem
 from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s
-from scaleacross.errors import InfeasibleError
+from scaleacross.errors import InfeasibleError, TimeLimitError
 from scaleacross.solvers.embeddings.until import Until
-from scaleacross.solvers.partition_inference import CardPlan, glow_partitions, partition_inference
+from scaleacross.solvers.partition_inference import CardPlan, glow_partitions, least_seconds, partition_inference
 from scaleacross.solvers.place_parallelism import never
 from scaleacross.spec.inference import (
     CardLoad,
@@ -25,10 +25,12 @@ from scaleacross.spec.inference import (
     InferenceVariant,
     Transfers,
 )
-from scaleacross.spec.progress import Progress
+from scaleacross.spec.progress import STOPPED_BY_HAND, Progress
 from scaleacross.verification.inference import verify_inference
 
 _SAME = 1e-6
+PROVED_GAP = 1e-6
+"""Relative gap up to which a plan counts as optimal."""
 Kind = tuple[CopyPrecision, Transfers, DenseLayout]
 
 
@@ -61,6 +63,7 @@ def plan_inference(
     Raises:
         InputError: the job is wrong.
         InfeasibleError: no combination fits and keeps the latency bound; the message gives the reason of each.
+        TimeLimitError: the limit ended without a plan and without a proof that there is none.
         VerificationError: the plan does not recompute (a bug: please report it).
     """
     search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed, work_limit=work_limit)
@@ -70,6 +73,7 @@ def plan_inference(
     begin = until.clock()
     best: tuple[Kind, CardPlan, list[InferenceTable], CardHost] | None = None
     variants, refused = [], []
+    ended: type[InfeasibleError | TimeLimitError] = InfeasibleError
     for number, kind in enumerate(kinds):
         tables, host = card_problem(own, model, *kind)
         if progress is not None:
@@ -84,7 +88,11 @@ def plan_inference(
             plan = partition_inference(
                 tables, host, time_limit_s=limit_s, seed=seed, gap_tolerance=gap_tolerance, **until.limits
             )
-        except InfeasibleError as error:
+        except (InfeasibleError, TimeLimitError) as error:
+            if isinstance(error, TimeLimitError):
+                # a plan of this combination may exist, so the bound must cover it
+                bound = min(bound, min(least_seconds(tables, host, cores) for cores in range(1, host.cores)))
+                ended = TimeLimitError
             variants.append(_variant(kind, None, glow, str(error)))
             refused.append(f"{' / '.join(kind)}: {error}")
             continue
@@ -94,9 +102,32 @@ def plan_inference(
         if best is None or plan.seconds < best[1].seconds * (1 - _SAME):
             best = kind, plan, tables, host
     if best is None:
-        raise InfeasibleError("no allowed combination has a plan\n  " + "\n  ".join(refused))
+        raise ended("no allowed combination has a plan\n  " + "\n  ".join(refused))
     out = _assembled(own, *best, bound, tuple(variants))
+    unproved = out.gap > max(gap_tolerance, PROVED_GAP)
+    limit = f"the work limit of {work_limit:,}" if work_limit is not None else f"the limit of {time_limit_s:g} s"
+    end = STOPPED_BY_HAND if stopped() else f"{limit} ended the search: a longer one may find more" if unproved else ""
+    out = out.model_copy(update={"notes": (*notes_on_cards(out), *([end] if end else []))})
     verify_inference(out)
+    return out
+
+
+def notes_on_cards(plan: InferencePlan) -> list[str]:
+    """Return notes on cards without tables, and on figures that the plan assumes."""
+    job, out = plan.job, []
+    if idle := [str(load.card) for load in plan.loads if not load.num_tables]:
+        work = "they compute dense work only" if len(idle) > 1 else "it computes dense work only"
+        out.append(f"no table is on card {', '.join(idle)}: {work}")
+    if not job.cards.hop_s and job.cards.num_cards > 1:
+        out.append("assumed: a transfer takes no time beyond its bytes (cards.hop_us is 0)")
+    out.append(
+        f"counted: a weight of the dense network as {job.dense_precision_bytes:g} B (dense_precision_bytes), an element of "
+        f"a vector that travels as {VECTOR_BYTES} B"
+    )
+    if job.latency_bound_s is None:
+        out.append(
+            "no latency bound is stated (latency_bound_ms): the plan has the most queries/s, however long one takes"
+        )
     return out
 
 

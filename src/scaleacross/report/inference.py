@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from scaleacross.report.format import add, columns, count, gib, percent, section
+from scaleacross.report.format import add, cell, columns, count, gib, percent, section
 from scaleacross.report.summary import FirstLines
 from scaleacross.spec.inference import InferencePlan
 from scaleacross.units import human_seconds
@@ -37,7 +37,7 @@ def inference_line(plan: InferencePlan) -> str:
 
 
 def inference_report(plan: InferencePlan) -> RenderableType:
-    """First lines, cards and combinations."""
+    """First lines, cards, combinations and notes."""
     heads = ["card", "tables", "memory, GiB", "look-ups", "sent, bytes"]
     cards = columns(heads, right=heads)
     for load in plan.loads:
@@ -48,4 +48,7 @@ def inference_report(plan: InferencePlan) -> RenderableType:
     for one in plan.variants:
         rates = ("—" if rate is None else count(round(rate)) for rate in (one.queries_per_s, one.glow_queries_per_s))
         add(kinds, one.table_precision, one.transfers, one.dense_layout, *rates, one.reason)
-    return Group(inference_summary(plan), section("Cards, per request", cards), section("Combinations", kinds))
+    parts = [inference_summary(plan), section("Cards, per request", cards), section("Combinations", kinds)]
+    if plan.notes:  # a plan of an older version has none
+        parts.append(section("Notes", *(cell(f"• {note}") for note in plan.notes)))
+    return Group(*parts)

@@ -15,7 +15,7 @@ from typing import Final
 from ortools.sat.python import cp_model
 
 from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s, seconds_per_request
-from scaleacross.errors import InfeasibleError, InputError
+from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.solvers.backends.cpsat import Solver
 from scaleacross.solvers.embeddings.until import Until
 from scaleacross.solvers.place_parallelism import never
@@ -137,6 +137,7 @@ def partition_inference(
         InputError: no table, card or core to split.
         InfeasibleError: the tables do not fit the cards, or no plan keeps the latency bound; the message says by how
             much.
+        TimeLimitError: the limit ended without a plan and without a proof that there is none.
     """
     if not tables or host.num_cards < 1 or host.cores < 2:
         raise InputError(
@@ -162,8 +163,12 @@ def partition_inference(
         part = until.part(max(0.0, left) / (len(order) - number))
         best, own = _solve(tables, host, cores, best, part, seed, gap_tolerance)
         bound = min(bound, own)
-    if best is None:
+    if best is None and bound == inf:
         raise InfeasibleError(
+            "no plan fits and keeps the latency bound, with any split of the cores: loosen one of them"
+        )
+    if best is None:
+        raise TimeLimitError(
             "no plan was found that fits and keeps the latency bound: give more time, or loosen one of them"
         )
     return CardPlan(best.cards, best.lookup_cores, best.seconds, min(bound, best.seconds))

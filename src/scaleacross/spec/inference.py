@@ -103,3 +103,4 @@ class InferencePlan(Spec):
     gap: float = Field(description="(bound − queries) / bound")
     loads: tuple[CardLoad, ...]
     variants: tuple[InferenceVariant, ...]
+    notes: tuple[str, ...] = Field(default=(), description="what idles, what ended the search, what is assumed")
