@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scaleacross.catalogue import Start, load_job, load_topology, quick_files, quick_job
-from scaleacross.catalogue.quick_start import standard
+from scaleacross.catalogue.quick_start import quick_topology, standard, standard_building
 from scaleacross.errors import InputError
 from scaleacross.spec.topology import Topology
 
@@ -129,3 +129,68 @@ def test_files_of_init_say_what_the_options_say(tmp_path: Path) -> None:
 def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=re.compile(message)):
         topology_of(**changes)
+
+
+PRINTED = {
+    "Tesla V100-SXM2-32GB": "v100",
+    "Tesla-V100-SXM2-32GB": "v100",
+    "Tesla V100-SXM3-32GB": "v100-sxm3",
+    "NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "NVIDIA A100-SXM4-80GB": "a100",
+    "NVIDIA A800-SXM4-80GB": "a800",
+    "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA H100 96GB HBM3": "h100-96gb",
+    "NVIDIA H100 PCIe": "h100-pcie",
+    "NVIDIA H100 NVL": "h100-nvl",
+    "NVIDIA H800": "h800",
+    "NVIDIA H20": "h20",
+    "NVIDIA H200": "h200",
+    "NVIDIA GH200 480GB": "gh200",
+    "NVIDIA GH200 120GB": "gh200",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA B200": "b200",
+    "NVIDIA B300 SXM6 AC": "b300",
+    "NVIDIA GB200": "gb200",
+    "NVIDIA GB300": "gb300",
+    "AMD Instinct MI250X": "mi250x",
+    "AMD Instinct MI300X": "mi300x",
+    "AMD Instinct MI300X OAM": "mi300x",
+    "AMD Instinct MI325X": "mi325x",
+    "AMD Instinct MI355X": "mi355x",
+    "HL-225": "gaudi2",
+    "HL-225B": "gaudi2",
+    "HL-325L": "gaudi3",
+}
+"""What nvidia-smi, rocm-smi and hl-smi print, with the type that it is."""
+
+
+def test_names_that_drivers_print_are_types() -> None:
+    for name, kind in PRINTED.items():
+        assert standard_building(name, "--gpus") == standard_building(kind, "--gpus"), name
+        (building,) = quick_topology(f"{name}:16", None, None)["regions"][0]["buildings"]
+        assert building["accelerator"] == standard()["accelerators"][kind]["entry"]
+
+
+def test_a_name_of_every_type_is_known() -> None:
+    assert set(PRINTED.values()) == standard()["accelerators"].keys()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA A100-SXM-64GB",
+        "Tesla V100-SXM2-16GB",
+        "NVIDIA A100 80GB PCIe",
+        "NVIDIA H200 NVL",
+        "NVIDIA H20-3e",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA GH200 144G HBM3e",
+        "HL-338",
+        "h100-96",
+        "h100-fast",
+        "h100 b200",
+    ],
+)
+def test_names_of_other_products_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="no standard building of"):
+        standard_building(name, "--gpus")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleacross.catalogue.find import config_folders, find, names
+from scaleacross.catalogue.products import standard_type
 from scaleacross.catalogue.validation import nearest
 from scaleacross.catalogue.write import entry_text
 from scaleacross.catalogue.yaml_source import read_file
@@ -229,7 +230,11 @@ def _building(text: str, index: int) -> dict[str, Any]:
 
 
 def standard_building(accelerator: str, option: str) -> dict[str, Any]:
-    """Return a standard building's mapping, without name and size, for an accelerator (``h100``, or its entry's name).
+    """Return a standard building's mapping, without name and size, for an accelerator.
+
+    Args:
+        accelerator: a standard type (``h100``), its entry's name, or what a driver prints (``NVIDIA H100 80GB HBM3``).
+        option: what the user wrote it for, named in errors.
 
     Raises:
         InputError: no standard building has this type.
@@ -237,6 +242,8 @@ def standard_building(accelerator: str, option: str) -> dict[str, Any]:
     kinds: dict[str, dict[str, Any]] = standard()["accelerators"]
     alias = accelerator.strip().lower()
     kind = kinds.get(alias) or next((one for one in kinds.values() if one["entry"] == alias), None)
+    if kind is None and (named := standard_type(alias, standard(), only_known_words=True)):
+        kind = kinds[named]
     if kind is None:
         advice = unsupported([accelerator]) or nearest(alias, kinds, "type", "types")
         raise InputError(f"{option}: no standard building of '{accelerator[:40]}'; {advice}")
@@ -246,7 +253,7 @@ def standard_building(accelerator: str, option: str) -> dict[str, Any]:
         level: {"technology": technologies.get(level, kind["scale_out"]), **figures}
         for level, figures in base["links"].items()
     }
-    own = {key: value for key, value in kind.items() if key not in ("entry", "scale_up", "scale_out")}
+    own = {key: value for key, value in kind.items() if key not in ("entry", "names", "scale_up", "scale_out")}
     return {"accelerator": kind["entry"], **base, **own, "links": links}
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import gcd
 from typing import Any, Final
 
+from scaleacross.catalogue.products import standard_type
 from scaleacross.catalogue.quick_start import (
     links_between,
     provenance,
@@ -25,8 +26,6 @@ from scaleacross.spec.base import HOST_PATTERN
 
 NAMED: Final = 20
 """Largest number of hosts that a note names."""
-OTHER_PARTS: Final = frozenset(("pcie", "nvl", "mig", "shared", "16gb", "40gb"))
-"""Words in names of accelerators that are not standard types: cards, parts of an accelerator, less memory."""
 
 
 def topology_of(
@@ -236,17 +235,8 @@ def _type_of(building: str, hosts: list[FoundHost]) -> str:
 
 
 def _kind_of(text: str) -> str | None:
-    """Return the standard type that a source's name of an accelerator mentions, or None.
-
-    Standard types are whole modules with scale-up links. Cards, slices and shares (``NVIDIA-H100-PCIe``,
-    ``…-MIG-1g.10gb``, ``…-SHARED``) give None.
-    """
-    words = re.findall(r"[a-z0-9]+", text.lower())
-    parts = {kind: set(kind.split("-")) for kind in standard()["accelerators"]}
-    named = {kind: own for kind, own in parts.items() if own <= set(words)}
-    kinds = [kind for kind, own in named.items() if not any(own < other for other in named.values())]
-    others = OTHER_PARTS.intersection(words).difference(*(named[kind] for kind in kinds))
-    return kinds[0] if len(kinds) == 1 and not others else None
+    """Return the standard type that a source's name of an accelerator mentions, or None."""
+    return standard_type(text, standard())
 
 
 def _grouped(hosts: list[FoundHost], key: Any) -> list[list[FoundHost]]:
