@@ -167,6 +167,15 @@ def test_no_bound_on_spending_exceeds_a_placement(seed: int, objective: Objectiv
                         assert placer.place(one.candidates, one.work, Wanted(cutoff_s=reached + 1e-9)) == placed
 
 
+def test_an_impossible_candidate_stays_impossible_where_buildings_have_no_price() -> None:
+    problem = problem_of(two(MONEY))
+    pool, step_s = pools(problem.topology)[0], np.array([2.0, np.inf])
+    measure = Measure.of(problem.topology, MONEY)
+    bound = measure.bound(pool, np.array([8.0, 8.0]), step_s, np.array([1.0, 1.0]), 0.0, 1.0)
+    assert 0 < bound[0] < np.inf
+    assert bound[1] == np.inf
+
+
 @pytest.mark.heavy
 @each("seed", (4, 54), (6, 13, 41, 50))
 def test_groups_across_buildings_are_those_counted_rank_by_rank(seed: int) -> None:

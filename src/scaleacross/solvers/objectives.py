@@ -111,9 +111,11 @@ class Measure:
         step_s = step_s / share
         if self.spending is None:
             return step_s
-        held = self._cheapest(pool, "step_per_s", num_accelerators) * step_s
+        held_per_s = self._cheapest(pool, "step_per_s", num_accelerators)
         if self.spending.sites is not None:
-            held = held + self.spending.sites.least_per_s(pool.buildings, num_accelerators) * step_s
+            held_per_s = held_per_s + self.spending.sites.least_per_s(pool.buildings, num_accelerators)
+        # an impossible candidate, of infinite time, stays impossible where nothing has a price
+        held = np.multiply(held_per_s, step_s, out=np.full(np.shape(step_s), np.inf), where=np.isfinite(step_s))
         busy = self._cheapest(pool, "compute_per_s", num_accelerators) * compute_s
         return (held + busy + (egress if self.spending.pays_egress else 0.0)) / self.reference
 
