@@ -15,10 +15,12 @@ from typer.testing import CliRunner
 import scaleacross as sa
 from cases import each
 from instances import instance, plain_job
+from priced import MONEY, two
 from scaleacross import api
 from scaleacross.cli import app
-from scaleacross.report.comparison import comparison_report
+from scaleacross.report.comparison import comparison_line, comparison_report
 from scaleacross.report.cost import chance
+from scaleacross.report.format import large
 from scaleacross.solvers.baselines import BASELINES, Baseline, Outcome
 from scaleacross.spec.comparison import BaselineResult, Comparison
 from scaleacross.spec.job import Job
@@ -84,6 +86,7 @@ def test_a_baseline_that_the_search_cannot_beat_is_our_plan(found: Comparison, m
     monkeypatch.setattr("scaleacross.api.comparison.BASELINES", {"oracle": oracle})
     found = sa.compare(job(), time_limit_s=0.0)
     assert found.matched == "oracle"
+    assert "ours is oracle's but for the network's settings" in " ".join(shown(found).split())
     assert found.plan.report.status == "time_limit"
     assert found.plan.cost.step_s == best.cost.step_s
     assert baseline(found, "oracle").is_tie
@@ -119,7 +122,31 @@ def test_table_names_plans_speed_ups_ties_and_missing_plans(found: Comparison) -
         assert name in text
     assert ("a tie" in text) == any(baseline.is_tie for baseline in found.rivals)
     assert "faster" in text
-    assert "SLOWER" not in text
+    assert "slower" not in text
+
+
+def test_another_objective_than_step_time_is_what_plans_are_compared_by(tmp_path: Path) -> None:
+    """The plan of least cost may be slower; the table says what it was chosen for and what the baselines reach."""
+    found = sa.compare(two(MONEY))
+    ours = found.plan.report.objective
+    assert ours is not None
+    known = {one.name: one.objective_value for one in found.rivals if one.objective_value is not None}
+    assert len(known) >= 5
+    for name, value in known.items():
+        chosen = baseline(found, name).decision
+        assert chosen is not None
+        stated = {"job": found.plan.job.model_dump(mode="json"), "decision": chosen.model_dump(mode="json")}
+        (tmp_path / f"{name}.json").write_text(json.dumps(stated), encoding="utf-8")
+        again = sa.evaluate(tmp_path / f"{name}.json").report.objective
+        assert again is not None
+        assert again.value == pytest.approx(value)
+        assert value <= ours.value * (1 + 1e-9)
+    text = " ".join(shown(found, 200).split())
+    lead = f"{ours.value / max(known.values()):.3f}x the most of a baseline"
+    assert lead in text
+    assert lead in comparison_line(found)
+    assert "the plan was not chosen for step time" in text
+    assert all(large(value) in text for value in known.values())
 
 
 def test_a_rule_cut_short_names_the_limits_that_there_are(found: Comparison) -> None:

@@ -42,7 +42,8 @@ def compare(
     """Return our plan and all baselines, with their simulated step times.
 
     Our search starts from the baselines' decisions. A baseline whose estimate is below the simulation of our plan is
-    simulated too, and the faster one becomes our plan (``refereeing``). So our plan is never slower than a baseline.
+    simulated too, and the faster one becomes our plan (``refereeing``). So our plan is never slower than a baseline where
+    the objective is step time. With another one it can be; ``objective_value`` then says what each plan reaches.
 
     Args:
         job: a Job, a path, or the name of a job of the catalogue.
@@ -95,6 +96,8 @@ def _simulated(
         if result.decision is not None:
             found = stated(evaluated(problem, result.decision, degraded=False), problem)
             result = _timed(problem, result, found.cost, found.placement)
+            if found.report.objective is not None:
+                result = result.model_copy(update={"objective_value": found.report.objective.value})
         out.append(result)
     return out
 

@@ -21,6 +21,9 @@ class BaselineResult(Spec):
     decision: Decision | None
     reason: str = Field(default="", description="why there is no decision")
     step_s: float | None = Field(default=None, description="step time of its simulation, as ours")
+    objective_value: float | None = Field(
+        default=None, description="value of the job's objective, more is better; None where that is step time"
+    )
     model_flop_per_s: float | None = Field(default=None, description="model FLOP per accelerator used and second")
     num_accelerators: int | None = Field(default=None, description="accelerators that it uses")
     across: tuple[Axis, ...] = Field(default=(), description="axes that cross buildings or regions")
