@@ -28,7 +28,8 @@ STANDARD_FILE: Final = Path("standard") / "building.yaml"
 MAX_BUILDINGS: Final = 26
 MAX_KM: Final = 40_000.0
 
-_RATE: Final = re.compile(r"(?:(\d+)\s*[x×]\s*)?(\d+(?:\.\d+)?)\s*([GT])(?:bit/s|bps|b/s)?", re.IGNORECASE)
+_RATE: Final = re.compile(r"(?:(\d+)\s*[xX×]\s*)?(\d+(?:\.\d+)?)\s*([GgTt])(?:[Bb]it/s|bps|b/s)?")
+_BYTE_RATE: Final = re.compile(r"(.*\d)\s*[GgTt](?:B(?:ps|/s)?|[Bb]ytes?/s)")
 _GPUS: Final = re.compile(r"(?:([^=:]+)=)?([^=:]+):(\d+)")
 
 
@@ -197,6 +198,10 @@ def bytes_per_s(text: str) -> float:
     """Convert a rate as operators write it (``4x400G``, ``1.6T``) to bytes/s. Raises InputError."""
     hit = _RATE.fullmatch(text.strip())
     rate = 0.0 if hit is None else int(hit[1] or 1) * float(hit[2]) * {"G": 1e9, "T": 1e12}[hit[3].upper()] / 8
+    if _BYTE_RATE.fullmatch(text.strip()):
+        raise InputError(
+            f"--trunk {text[:40]!r}: this counts bytes; write bits per second, 8 times the number, e.g. 4x400G"
+        )
     if not 0 < rate < 1e18:
         raise InputError(f"--trunk {text[:40]!r}: write COUNTxRATE in bits per second, e.g. 4x400G or 1.6T")
     return rate
