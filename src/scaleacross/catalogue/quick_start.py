@@ -292,7 +292,9 @@ def quick_files(start: Start) -> dict[str, str]:
     job = quick_job(start)
     if isinstance(job["topology"], str):
         return {JOB_FILE: _job_text({**job, "name": "job"})}
-    topology = {**job["topology"], "name": "topology"}
+    # the figures follow in the file and will be edited: a description that repeats them would soon be wrong
+    described = "begun by scaleacross init with standard buildings; show topology counts the figures that are assumed"
+    topology = {**job["topology"], "name": "topology", "description": described}
     return {
         JOB_FILE: _job_text({**job, "name": "job", "topology": TOPOLOGY_FILE}),
         TOPOLOGY_FILE: topology_text(topology),
