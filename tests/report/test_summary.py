@@ -140,6 +140,15 @@ def test_one_line_has_no_markup_and_no_escape_codes(plan: Plan) -> None:
     line = plan_line(plan.model_copy(update={"job": job}))
     assert "\x1b" not in line
     assert "10.00 s, 104.9 k tokens/s, MFU 43.5 %" in line
+    assert line.endswith("gap 5.0 %")
+
+
+def test_one_line_of_an_evaluation_states_no_gap(plan: Plan) -> None:
+    """Its bound is that of arithmetic alone: the gap was 81 % where the search of the same plan had said 44 %."""
+    report = plan.report.model_copy(update={"status": "evaluated"})
+    line = plan_line(plan.model_copy(update={"report": report}))
+    assert line.endswith("nothing searched")
+    assert "gap" not in line
 
 
 def test_sensitivities_say_what_trunks_alone_bring(render: Render) -> None:

@@ -138,7 +138,8 @@ def _topology(plan: Plan) -> Iterator[tuple[str, str]]:
 def plan_line(plan: Plan) -> str:
     """The plan in one line, for ``--quiet``."""
     rates = f"{human_seconds(plan.cost.step_s)}, {large(plan.cost.tokens_per_s)} tokens/s, MFU {percent(plan.cost.mfu)}"
-    return cell(f"{plan.job.name}: {rates}, {degrees(plan)}, gap {percent(plan.report.gap)}").plain
+    searched = "nothing searched" if plan.report.status == "evaluated" else f"gap {percent(plan.report.gap)}"
+    return cell(f"{plan.job.name}: {rates}, {degrees(plan)}, {searched}").plain
 
 
 def degrees(plan: Plan) -> str:
