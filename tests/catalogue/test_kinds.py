@@ -19,6 +19,7 @@ PLANS = {
     "decision": {"job": "x", "decision": {}},
     "study": {"base": ["x"], "grid": {}},
     "training job": {"workload": "x", "topology": "y", "sequence_length": 8},
+    "topology": {"name": "x", "regions": [], "trunks": []},
 }
 INFERENCE = "a plan of inference cards, which no command reads; 'scaleacross plan JOB -o DIR' shows and writes it anew"
 CARDS = "an inference job (cards); plan takes it, and no other command (in Python: plan_inference)"
@@ -57,6 +58,7 @@ def json_of(path: Path) -> object:
         ("verify", "training job", "a training job; 'scaleacross plan JOB -o DIR' makes a plan of it"),
         ("sweep", "training plan", "a plan, not a job"),
         ("sweep", "training job", f"{JOB}, and sweep takes it as the base of a study"),
+        *((command, "topology", "a topology, which a job names (topology: FILE)") for command in ("plan", "evaluate", "sweep")),
         ("compare", "decision", "settings (a job and a decision), which evaluate and explain take"),
     ],
 )  # fmt: skip

@@ -11,7 +11,7 @@ from scaleacross.workloads.recommendation import Family
 
 Kind = Literal[
     "training job", "training plan", "decision", "recommendation job", "recommendation plan", "inference job",
-    "inference plan", "study",
+    "inference plan", "study", "topology",
 ]  # fmt: skip
 FAMILIES: Final = get_args(Family)
 """Families of recommendation models."""
@@ -31,6 +31,8 @@ _SAID: Final[Mapping[Kind, str]] = {
     "inference job": "an inference job (cards); plan takes it, and no other command (in Python: plan_inference)",
     "inference plan": "a plan of inference cards, which no command reads; 'scaleacross plan JOB -o DIR' shows and writes it anew",
     "study": "a study, which sweep takes",
+    "topology": "a topology, which a job names (topology: FILE); 'scaleacross init DIR --topology FILE' writes the job, and "
+    "'show topology FILE' shows it",
 }
 
 
@@ -51,6 +53,8 @@ def kind_of(data: object) -> Kind | None:
         return "recommendation job"
     if "base" in keys and {"grid", "zipped"} & keys:
         return "study"
+    if "regions" in keys and not {"workload", "topology"} & keys:
+        return "topology"
     return "training job" if {"workload", "topology"} <= keys else None
 
 
