@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaleacross.catalogue.find import Kind, find
 from scaleacross.catalogue.yaml_source import MAX_FILE_BYTES, parse_yaml, read_file
 from scaleacross.errors import InputError
 
@@ -97,6 +98,23 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
         read_file(tmp_path / "none.yaml")
     with pytest.raises(InputError, match="is a directory"):
         read_file(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"), [("jobs", "job.yaml"), ("plans", "plan.json"), ("topologies", "topology.yaml")]
+)
+def test_a_directory_is_answered_with_the_file_in_it(
+    kind: Kind, written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``init DIR`` and ``plan -o DIR`` write a directory; its name alone was "no file and no name in the catalogue"."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(InputError, match="no name in the catalogue"):
+        find(kind, "mine")
+    (tmp_path / "mine" / written).write_text("{}")
+    for ref in ("mine", "./mine"):
+        with pytest.raises(InputError, match=f"mine is a directory; name mine/{written}"):
+            find(kind, ref)
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=60))

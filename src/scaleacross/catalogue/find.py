@@ -32,6 +32,8 @@ _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 """Name of a model on a hub: ORGANISATION/MODEL."""
 _HUB_CONFIG: Final = "config.json"
 """File in a clone of a model's repository that describes the model."""
+_WRITTEN: Final = {"jobs": "job.yaml", "topologies": "topology.yaml", "plans": "plan.json"}
+"""Files that commands write into a directory, by kind."""
 
 
 def config_folders() -> list[Path]:
@@ -92,7 +94,9 @@ def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:
             if kind == "workloads" and (candidate / _HUB_CONFIG).is_file():
                 return candidate / _HUB_CONFIG
             if looks_like_path and candidate.is_dir():
-                raise InputError(f"{candidate} is a directory; name a YAML file in it")
+                raise InputError(
+                    f"{candidate} is a directory; name {_written_in(kind, candidate) or 'a YAML file in it'}"
+                )
         except OSError as error:  # e.g. a name longer than the file system allows
             raise InputError(f"{kind}: '{ref[:100]}': {error.strerror}") from None
     known = dict(names(kind))
@@ -101,11 +105,19 @@ def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:
         alike = {letters(name): name for name in known}
         if name := ref if ref in known else alike.get(letters(ref)):
             return known[name]
+        if written := next(filter(None, (_written_in(kind, candidate) for candidate in candidates)), None):
+            raise InputError(f"{ref} is a directory; name {written}")
         where = f"no file and no name in the catalogue ({', '.join(f'{base}/{kind}' for base in config_folders())})"
     else:
         where = "no such file"
     word = next((ref.removesuffix(suffix) for suffix in _SUFFIXES if ref.endswith(suffix)), ref).rsplit("/", 1)[-1]
     raise InputError(f"{kind}: '{ref[:100]}': {where}; {nearest(word.lower(), known, 'name', 'names')}")
+
+
+def _written_in(kind: Kind, folder: Path) -> Path | None:
+    """Return the file of this kind that a command wrote into ``folder``; None if there is none."""
+    written = folder / _WRITTEN[kind] if kind in _WRITTEN else None
+    return written if written is not None and written.is_file() else None
 
 
 def letters(name: str) -> str:
