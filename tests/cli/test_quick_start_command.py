@@ -79,7 +79,8 @@ def test_bad_standard_input_is_said(text: str, said: str) -> None:
     ("arguments", "said"),
     [
         ((), "no job"),
-        (("job.yaml", "--seq", "8K"), "states this"),
+        (("job.yaml", "--seq", "8K"), "change it with --set sequence_length=N"),
+        (("job.yaml", "--target", "torchtitan"), "change it with --set target=NAME"),
         (("--gpus", "h100:8"), "also needed"),
         ((*FLAGS, "--target", "no-such-framework"), "target"),
     ],

@@ -65,6 +65,19 @@ LINK_QUESTIONS: Final = {
 }
 
 
+KEYS: Final = {
+    "--model": "workload=NAME",
+    "--gpus": "topology=FILE",
+    "--topology": "topology=FILE",
+    "--trunk": "topology.trunks.0.bandwidth_gbit_per_s=N",
+    "--km": "topology.trunks.0.one_way_latency_us=N",
+    "--tokens": "global_batch_tokens=N",
+    "--seq": "sequence_length=N",
+    "--target": "target=NAME",
+}
+"""Overrides of a job that say what these options say without one."""
+
+
 def job_or_start(
     job: str | None,
     model: str | None,
@@ -88,7 +101,8 @@ def job_or_start(
     if job is not None:
         if stated:
             raise InputError(
-                f"{', '.join(stated)}: a job is given ('{job[:60]}'), which states this; change it with --set"
+                f"{', '.join(stated)}: a job is given ('{job[:60]}'), which states this; change it with "
+                + " ".join(f"--set {KEYS[name]}" for name in stated)
             )
         return job
     if not stated:
