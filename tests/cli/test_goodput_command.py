@@ -109,6 +109,9 @@ def test_a_log_that_ends_in_the_middle_is_read_and_one_that_is_none_is_not(tmp_p
     assert measured_goodput(edited(run_of(tmp_path / "cut"), lambda lines: [*lines, '{"time_s": 1'])).steps == 12
     with pytest.raises(InputError, match="line 3: no event"):
         measured_goodput(edited(run_of(tmp_path / "bad"), lambda lines: [*lines[:2], "[]", *lines[2:]]))
+    (tmp_path / "plan.json").write_text('{\n"job": {}\n}\n')
+    with pytest.raises(InputError, match="'scaleacross simulate PLAN --days N' says what a plan loses"):
+        measured_goodput(tmp_path / "plan.json")
     gap = lambda lines: [line for line in lines if '"step": 4,' not in line]  # noqa: E731
     with pytest.raises(InputError, match="step 5 is committed after step 3"):
         measured_goodput(edited(run_of(tmp_path / "gap"), gap))

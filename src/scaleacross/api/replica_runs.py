@@ -260,7 +260,10 @@ def _events(path: Path) -> list[dict[str, Any]]:
         except (ValueError, KeyError, TypeError, AttributeError):
             if number == len(lines):
                 break
-            raise InputError(f"{path}, line {number}: no event of a coordinator's log: {line[:80]!r}") from None
+            raise InputError(
+                f"{path}, line {number}: no event of a coordinator's log: {line[:80]!r}; the log is what 'scaleacross "
+                "coordinate --log FILE' writes. 'scaleacross simulate PLAN --days N' says what a plan loses to failures"
+            ) from None
         out.append(event)
     return out
 
