@@ -254,6 +254,22 @@ def test_missing_figures_are_named_with_their_place(objective: str, words: list[
         assert word in str(error.value)
 
 
+def test_free_accelerators_are_refused_with_a_way_out() -> None:
+    """Accelerators that are owned were stated as free, and the search divided by what a step costs."""
+    job = two(MONEY, **NARROW).model_dump(mode="json", exclude_none=True)
+    own = job["topology"]["regions"][0]["buildings"][0]
+    own["accelerator_price_per_hour"] = 0.0
+    with pytest.raises(sa.InputError, match="of 'b0' is free: state accelerator_price_per_hour above 0"):
+        sa.plan(Job.model_validate(job), alternatives=False)
+    timed = planned(Job.model_validate(job | {"objective": "step_time"}))
+    assert sa.summarise(timed).money is not None  # what it costs is stated all the same
+    with pytest.raises(sa.InputError, match="of 'b0' is free"):
+        sa.evaluate((Job.model_validate(job), timed.decision))
+    own["accelerator_price_per_hour"] = 0.01
+    value = planned(Job.model_validate(job)).report.objective
+    assert value is not None and value.spent_per_step > 0
+
+
 def test_tampered_values_do_not_verify() -> None:
     plan = planned(two(MONEY, num_accelerators=16, **NARROW))
     value = plan.report.objective

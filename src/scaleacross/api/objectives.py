@@ -10,7 +10,7 @@ from typing import Final
 from scaleacross.cost_models.egress import axis_patterns
 from scaleacross.cost_models.goodput import useful_parts
 from scaleacross.cost_models.plan_cost import PlanCost
-from scaleacross.cost_models.spending import spending_of, spent_parts
+from scaleacross.cost_models.spending import objective_spending, spending_of, spent_parts
 from scaleacross.errors import InputError
 from scaleacross.solvers.bounds import arithmetic_bounds, spending_bound
 from scaleacross.solvers.objectives import Goal, Measure
@@ -70,7 +70,7 @@ def objective_value(
         return None
     if name == "useful_tokens_per_s":
         return _useful_value(problem, cost, decision, spent_bound)
-    spending, parts = spending_of(problem.topology, name), spent_on(problem, name, cost, decision)
+    spending, parts = objective_spending(problem.topology, name), spent_on(problem, name, cost, decision)
     spent, tokens = sum(parts.values()), problem.job.tokens_per_step
     bound = min(spent, max(spent_bound, spending_bound(problem, spending)))
     return ObjectiveValue(

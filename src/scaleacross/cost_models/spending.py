@@ -178,6 +178,22 @@ def spending_of(topology: Topology, name: ObjectiveName) -> Spending:
     return Spending(name, topology.currency or "", 1.0, rates, pays_egress=True, sites=SitePrices(topology))
 
 
+def objective_spending(topology: Topology, name: ObjectiveName) -> Spending:
+    """The figures of an objective that a plan is chosen by, all above 0: bounds on what a plan spends divide tokens.
+
+    Raises:
+        InputError: figures are missing, or accelerators of a building are free.
+    """
+    spending = spending_of(topology, name)
+    free = [place for place, rate in spending.rates.items() if not rate.step_per_s + rate.compute_per_s]
+    if free:
+        raise InputError(
+            f"objective {name} divides by what is paid, and an accelerator of {', '.join(map(repr, free))} is free: state "
+            "accelerator_price_per_hour above 0, for hardware of your own what running it costs (power, staff)"
+        )
+    return spending
+
+
 def _missing(topology: Topology, name: ObjectiveName) -> Iterator[str]:
     needs_power = name.endswith("per_megawatt")
     for region_index, region in enumerate(topology.regions):

@@ -38,7 +38,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.candidates import Candidates, Floats
-from scaleacross.cost_models.spending import Spending, spending_of
+from scaleacross.cost_models.spending import Spending, objective_spending
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Flow, flows
 from scaleacross.cost_models.work import Work
@@ -80,7 +80,7 @@ class Measure:
         """The measure of an objective. Objectives that count useful tokens need the ``problem``.
 
         Raises:
-            InputError: the topology lacks a figure that the objective needs.
+            InputError: the topology lacks a figure that the objective needs, or has accelerators that cost nothing.
             ValueError: the objective counts useful tokens, and ``problem`` is None.
         """
         if name == "step_time":
@@ -90,7 +90,7 @@ class Measure:
         useful = UsefulShare(problem) if problem is not None and counts_failures(name) else None
         if name == "useful_tokens_per_s":
             return cls(name, None, 1.0, useful)
-        spending = spending_of(topology, name)
+        spending = objective_spending(topology, name)
         whole = sum(
             building.num_accelerators * (rate.step_per_s + rate.compute_per_s)
             for building in topology.buildings
