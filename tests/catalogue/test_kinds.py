@@ -73,3 +73,13 @@ def test_what_a_command_does_not_take_is_called_what_it_is(tmp_path: Path, comma
     told = " ".join(done.stderr.split())
     assert f"this is {said}" in told
     assert "unknown key" not in told
+
+
+def test_arguments_of_a_framework_that_are_taken_for_a_plan_name_the_option_that_reads_them(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("torchrun pretrain_gpt.py --tensor-model-parallel-size 8 --bf16\n")
+    done = CliRunner().invoke(app, ["evaluate", str(script)], env={"COLUMNS": "300", "TERM": "dumb"})
+    assert done.exit_code == 2, done.output
+    assert "settings of a framework are read with --from megatron or torchtitan, and --job" in " ".join(
+        done.stderr.split()
+    )

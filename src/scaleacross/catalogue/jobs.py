@@ -160,6 +160,7 @@ def load_plan_or_decision(path: str | Path, overrides: Overrides = ()) -> Plan |
         f"{source.label}: neither a plan (plan.json, as 'scaleacross plan -o DIR' writes it) "
         "nor a decision (a file with the keys job: and decision:)"
         + ("; this is a job: use 'scaleacross plan'" if "workload" in keys else "")
+        + ("; settings of a framework are read with --from megatron or torchtitan, and --job" if not keys else "")
     )
 
 
