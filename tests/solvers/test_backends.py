@@ -109,6 +109,7 @@ def solve():
     model.maximize(model.new_int_var(0, 9, "x"))
     return timed_solver(1, 0).solve(model)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
 if {thread}:
     own = threading.Thread(target=solve)
     own.start()
