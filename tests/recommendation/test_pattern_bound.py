@@ -17,7 +17,7 @@ from scaleacross.solvers.embeddings.bound import Relaxation
 from scaleacross.solvers.embeddings.choices import alike_tables
 from scaleacross.solvers.embeddings.patterns import Answer, PatternSearch
 from scaleacross.solvers.embeddings.search import Found, _Patterns, shard_embeddings
-from scaleacross.solvers.embeddings.until import Until
+from scaleacross.solvers.until import Until
 from scaleacross.workloads.recommendation import EmbeddingTable
 
 

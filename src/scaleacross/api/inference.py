@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Final
 
 from scaleacross.api.arguments import search_arguments
 from scaleacross.catalogue.recommendation import load_inference_job
 from scaleacross.cost_models.embedding.card_problem import VECTOR_BYTES, card_problem
 from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s
 from scaleacross.errors import InfeasibleError, TimeLimitError
-from scaleacross.solvers.embeddings.until import Until
 from scaleacross.solvers.partition_inference import CardPlan, glow_partitions, least_seconds, partition_inference
 from scaleacross.solvers.place_parallelism import never
+from scaleacross.solvers.until import Until
 from scaleacross.spec.inference import (
     CardLoad,
     CopyPrecision,
@@ -28,9 +29,8 @@ from scaleacross.spec.inference import (
 from scaleacross.spec.progress import STOPPED_BY_HAND, Progress
 from scaleacross.verification.inference import verify_inference
 
-_SAME = 1e-6
-PROVED_GAP = 1e-6
-"""Relative gap up to which a plan counts as optimal."""
+_SAME: Final = 1e-6
+"""Relative difference up to which seconds count as equal, and a plan as optimal."""
 Kind = tuple[CopyPrecision, Transfers, DenseLayout]
 
 
@@ -104,7 +104,7 @@ def plan_inference(
     if best is None:
         raise ended("no allowed combination has a plan\n  " + "\n  ".join(refused))
     out = _assembled(own, *best, bound, tuple(variants))
-    unproved = out.gap > max(gap_tolerance, PROVED_GAP)
+    unproved = out.gap > max(gap_tolerance, _SAME)
     limit = f"the work limit of {work_limit:,}" if work_limit is not None else f"the limit of {time_limit_s:g} s"
     end = STOPPED_BY_HAND if stopped() else f"{limit} ended the search: a longer one may find more" if unproved else ""
     out = out.model_copy(update={"notes": (*notes_on_cards(out), *([end] if end else []))})

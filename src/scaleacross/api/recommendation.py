@@ -26,8 +26,8 @@ from scaleacross.errors import InputError, TimeLimitError
 from scaleacross.solvers.embeddings.baselines import torchrec_planner
 from scaleacross.solvers.embeddings.infeasible import no_plan, require_options
 from scaleacross.solvers.embeddings.search import Found, shard_embeddings
-from scaleacross.solvers.embeddings.until import Until
 from scaleacross.solvers.place_parallelism import never
+from scaleacross.solvers.until import Until
 from scaleacross.spec.network_choice import Driver
 from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.progress import STOPPED_BY_HAND, Progress

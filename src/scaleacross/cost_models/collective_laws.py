@@ -296,7 +296,7 @@ def steps_of(steps: Sequence[LevelStep], fanout: Floats) -> Floats:
     for step in steps:
         if step.algorithm == "halving_doubling":
             level = LINK_LEVELS.index(step.level)
-            out[..., level] = np.ceil(np.log2(fanout[..., level]))
+            out[..., level] = fewest_steps(fanout[..., level])
     return out
 
 
@@ -371,8 +371,8 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
     thinnest = _thinnest(shape, links, counted)
     degree, crossed = shape.degree, (shape.fanout > 1) & counted
     doublings = np.log2(shape.fanout)
-    steps = (counted * fewest_steps(shape.fanout) * links.latency).sum(axis=-1)
-    hops = (np.ceil(doublings) * links.latency).sum(axis=-1)
+    each_s = fewest_steps(shape.fanout) * links.latency
+    steps, hops = (counted * each_s).sum(axis=-1), each_s.sum(axis=-1)
     uplink = np.where(crossed, shape.crossing / links.capacity, 0.0).max(axis=-1) / 2
     each = counted * shape.pairs / links.bandwidth
     adapter, together = each[..., RACK:].sum(axis=-1) / degree, each.sum(axis=-1) / degree

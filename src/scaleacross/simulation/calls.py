@@ -313,6 +313,6 @@ def _curve_of(op: Op) -> CurveOp:
     return "all_gather" if op == "send" else op
 
 
-def _steps(fanout: int, halving: bool) -> float:
+def _steps(fanout: int, halving: bool) -> int:
     """Return the number of consecutive messages among ``fanout`` children: fanout − 1, or ⌈log2⌉ with halving."""
     return math.ceil(math.log2(fanout)) if halving else fanout - 1

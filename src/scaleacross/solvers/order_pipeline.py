@@ -23,7 +23,6 @@ from typing import Final, Literal
 from scaleacross.errors import VerificationError
 from scaleacross.schedules.pipeline import PipelineSchedule
 from scaleacross.schedules.pipeline.check import check
-from scaleacross.solvers.embeddings.until import Until
 from scaleacross.solvers.pipeline_order.bounds import Windows, earliest_and_latest, lower_bound
 from scaleacross.solvers.pipeline_order.climb import Found, best_rule, climb, first_rules
 from scaleacross.solvers.pipeline_order.greedy import ListScheduler
@@ -34,6 +33,7 @@ from scaleacross.solvers.pipeline_order.periodic import steady_rule
 from scaleacross.solvers.pipeline_order.problem import OrderProblem, step_s
 from scaleacross.solvers.pipeline_order.streams import Streams, make_streams
 from scaleacross.solvers.place_parallelism import never
+from scaleacross.solvers.until import Until
 from scaleacross.spec.progress import Progress
 
 GREEDY_S: Final = 1.5

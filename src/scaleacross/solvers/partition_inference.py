@@ -17,8 +17,8 @@ from ortools.sat.python import cp_model
 from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s, seconds_per_request
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.solvers.backends.cpsat import Solver
-from scaleacross.solvers.embeddings.until import Until
 from scaleacross.solvers.place_parallelism import never
+from scaleacross.solvers.until import Until
 
 BIG_TABLE_BYTES: Final = 104_857_600
 """Larger tables are spread by size first (Glow, BigTableThresholdBytes)."""

@@ -1,8 +1,8 @@
 """Bruck's all-gather, and its mirror image as a reduce-scatter: ⌈log2 n⌉ steps and (n−1)/n·S bytes for any n.
 
-In step k of the gather member i receives from i + 2^k the parts that it lacks. Of the scatter it sends i + 2^k its sums
-for those parts, in the reverse order of steps. Sources: Bruck et al. (1997); the scatter runs the way back, as NCCL's
-PAT does (its release notes, 2.23).
+In step k of the gather member i receives from i + 2^k the parts that it lacks. The scatter takes these steps in reverse:
+member i sends i + 2^k its sums for the same parts. Source of the gather: Bruck et al. (1997). NCCL's PAT rests on the
+same algorithm, but takes the longest distances of a gather first.
 """
 
 from __future__ import annotations

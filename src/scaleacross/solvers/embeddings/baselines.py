@@ -20,7 +20,7 @@ from scaleacross.cost_models.embedding.options import LOOKUP, Assignment, Option
 from scaleacross.cost_models.embedding.torchrec import CACHE_RATIO, column_width
 from scaleacross.solvers.backends.cpsat import WORKERS
 from scaleacross.solvers.embeddings.exact import solve_part, whole_part
-from scaleacross.solvers.embeddings.until import Until
+from scaleacross.solvers.until import Until
 from scaleacross.spec.recommendation import Sharding
 from scaleacross.workloads.recommendation import EmbeddingTable
 

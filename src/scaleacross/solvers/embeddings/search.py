@@ -25,8 +25,8 @@ from scaleacross.solvers.embeddings.level import level_plan
 from scaleacross.solvers.embeddings.neighbourhoods import merged, next_part
 from scaleacross.solvers.embeddings.patterns import MOST_TABLES, Answer, PatternSearch
 from scaleacross.solvers.embeddings.random_keys import MOST_PLACES, RandomKeys
-from scaleacross.solvers.embeddings.until import Until
 from scaleacross.solvers.place_parallelism import never
+from scaleacross.solvers.until import Until
 from scaleacross.spec.progress import Progress
 
 EXACT_SIZE = 12_000

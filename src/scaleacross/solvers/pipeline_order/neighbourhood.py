@@ -11,11 +11,11 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from scaleacross.solvers.embeddings.until import Until
 from scaleacross.solvers.pipeline_order.bounds import Windows
 from scaleacross.solvers.pipeline_order.climb import Found
 from scaleacross.solvers.pipeline_order.greedy import ListScheduler
 from scaleacross.solvers.pipeline_order.model import OrderModel
+from scaleacross.solvers.until import Until
 
 _TRIAL_S: Final = 2.0
 _WINDOW_FRACTIONS: Final = (0.1, 0.2, 0.3)

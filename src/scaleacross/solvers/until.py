@@ -1,4 +1,4 @@
-"""When a search over tables ends: by a clock of seconds or of work, or because the caller stops it."""
+"""When a search ends: by a clock of seconds or of work, or because the caller stops it."""
 
 from __future__ import annotations
 
