@@ -61,6 +61,7 @@ MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
         (f"{COSTS}replica_kinds.later_s", lambda of, *_: np.zeros((2, len(of.volumes.candidates)))),
     ),
     "messages that queue on one trunk": ((f"{COSTS}pipeline.timing._queued", lambda *given: given[-2:]),),
+    "shards over each rank's own groups": ((f"{COSTS}replica_kinds.groups_of_ranks", lambda *_: {}),),
     "shards of every stage": ((f"{COSTS}pipeline.unplaced.UnplacedPipelines.stage_volumes", property(_all_fullest)),),
     "multiprocessors held by collectives": ((f"{COSTS}rank_seconds.contention_fraction", lambda _: 0.0),),
 }

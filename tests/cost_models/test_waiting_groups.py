@@ -10,12 +10,13 @@ from machines import allocation, flat
 
 from scaleacross.cost_models.axes import Calls
 from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.crossing_shapes import near_shape
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.step import one_row
-from scaleacross.cost_models.waiting_groups import RankGroups, near_shape, told_apart, waiting_groups
+from scaleacross.cost_models.waiting_groups import RankGroups, told_apart, waiting_groups
 
 LEVELS = build_levels(flat(2, 60), allocation(("b0", 36), ("b1", 60)))
 """The second of four stages of 24 is in both buildings. The border divides a group of 8 ranks, and none of 4."""

@@ -130,3 +130,15 @@ def test_a_schedule_that_goes_on_otherwise_is_no_period() -> None:
     exchanged = replace(whole, actions=tuple(map(tuple, rows)))
     assert steady.period_of(step_run, 26, exchanged) is None
     assert steady.period_of(step_run, 26, chosen(PipelineChoice(schedule="ZBH1"), 4, plan.num_micro_batches)) is None
+
+
+def test_a_first_stage_without_layers_is_simulated() -> None:
+    decision = Decision(
+        degrees=Degrees(tp=2, pp=4, dp_shard=2),
+        pipeline=PipelineChoice(schedule="1F1B"),
+        recompute="none",
+        shard="parameters",
+        layers_per_stage=((0,), (3,), (3,), (2,)),
+    )
+    plan = sa.evaluate((instances.plain_job(1, 3, sequence_length=8192, global_batch_sequences=32), decision))
+    assert sa.simulate(plan).step_s == pytest.approx(plan.estimated.step_s, rel=0.1)

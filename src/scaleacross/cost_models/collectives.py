@@ -291,6 +291,14 @@ class Group:
         """Delay of a message of ``size_bytes`` to the next rank (``messages.neighbour_messages``)."""
         return neighbour_messages(size_bytes, self.shape, self._connected(self._choice("send", payload)).links)
 
+    def attained(self, op: str, algorithm: int, payload: str = "") -> Floats:
+        """Bytes/s that flows of a call attain on the uplink of a child of every level, (n, NUM_LEVELS), under hashing."""
+        links = self._connected(self._choice(op, payload)).links
+        if op == "all_to_all" and links.egress is not None:
+            return np.atleast_2d(links.egress)
+        share = links.ring_share if algorithm in (RING, TREE) and links.ring_share is not None else 1.0
+        return np.atleast_2d(links.capacity * share)
+
     def _choice(self, op: str, payload: str) -> CommunicatorChoice | None:
         return None if isinstance(self.network, str | Best) else self.network.get((op, payload))
 

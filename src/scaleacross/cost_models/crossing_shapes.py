@@ -15,11 +15,12 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.columns import column_names
-from scaleacross.cost_models.groups import GroupShape, exact_shape
+from scaleacross.cost_models.columns import column_names, columns_of
+from scaleacross.cost_models.groups import GroupShape, RelaxedShape, exact_shape
 from scaleacross.cost_models.layout import Axis
-from scaleacross.cost_models.levels import CAMPUS, Levels
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels
 
 SHARD_COMMUNICATORS: Final = ("cp", "dp_shard", "expert")
 """Communicators that gather parameters."""
@@ -74,3 +75,60 @@ def slowest_apart(groups: Mapping[str, Group], axes: Mapping[str, Axis], levels:
     own = apart(groups, axes, levels, ("tp", "ep", *SHARD_COMMUNICATORS))
     kept = {name: ("slowest", axes[name], axes["pp"]) for name in own}
     return {name: groups[name].kept(kept[name], partial(slowest, group)) for name, group in own.items()}
+
+
+def near_shape(shape: GroupShape, where: Bools | bool = True) -> GroupShape:
+    """Shapes (n rows) as ranks see them whose groups stay in one building; rows not in ``where``, or that cross none,
+    are unchanged. Relaxed shapes bound these; the least that groups touch inside buildings stays the least."""
+    inside, where = np.arange(NUM_LEVELS) < CAMPUS, np.asarray(where & (shape.span >= CAMPUS))
+    if isinstance(shape, RelaxedShape):
+        return _without_levels(shape, where[..., None] & ~inside, where)
+    every = replace(shape, farthest_fanout=shape.fanout, farthest_members=shape.members, farthest_taken=shape.taken)
+    pairs = zip(columns_of(shape), columns_of(crossing_only(every, np.where(inside, shape.fanout, 1.0))), strict=True)
+    return GroupShape(
+        *(np.where(where.reshape(*where.shape, *(1,) * (own.ndim - where.ndim)), near, own) for own, near in pairs)
+    )
+
+
+def crossing_only(shape: GroupShape, fanout: Floats) -> GroupShape:
+    """Restrict shapes to the far levels that some groups cross, those with ``fanout`` above 1.
+
+    On a far level that is not crossed, neighbours are as far apart as on the outermost level that is.
+    """
+    parts = {name: np.array(getattr(shape, name)) for name in column_names(GroupShape)} | {"fanout": fanout}
+    parts["farthest_fanout"][..., CAMPUS:] = fanout[..., CAMPUS:]
+    for level in (REGION, CAMPUS):
+        # a level without a crossing is idle; its neighbour pairs count on the next crossed level inside
+        stays = fanout[..., level] <= 1
+        crossed = fanout[..., :level] > 1
+        outermost = np.where(crossed.any(axis=-1), level - 1 - np.argmax(crossed[..., ::-1], axis=-1), 0)
+        moved = np.where(stays, parts["pairs"][..., level], 0.0)
+        parts["pairs"][..., level] -= moved
+        parts["pairs"] += moved[..., None] * (np.arange(NUM_LEVELS) == outermost[..., None])
+        for name, value in (
+            ("members", parts["degree"]),
+            ("farthest_members", parts["degree"]),
+            ("crossing", 1.0),
+            ("leaving", 1.0),
+            ("exchanged", 0.0),
+        ):
+            parts[name][..., level] = np.where(stays, value, parts[name][..., level])
+    crossing = (fanout[..., CAMPUS:] > 1).any(axis=-1)
+    parts |= {
+        "tail": np.where(crossing, parts["tail"], parts["degree"]),
+        "entering": np.where(crossing, parts["entering"], 0.0),
+    }
+    # ranks also wait for groups inside a building, as slow as all of these together
+    return GroupShape(**parts).alike()
+
+
+def _without_levels(shape: RelaxedShape, levels: Bools, some: Bools) -> RelaxedShape:
+    """Relaxed shapes whose groups cross none of ``levels``, (..., NUM_LEVELS), ``some`` of which are all beyond
+    buildings."""
+    nothing = {"fanout": 1.0, "farthest_fanout": 1.0, "crossing": 1.0, "leaving": 1.0, "pairs": 0.0, "exchanged": 0.0}
+    nothing |= {"taken": 0.0, "farthest_taken": 0.0}
+    parts = {name: np.where(levels, value, getattr(shape, name)) for name, value in nothing.items()}
+    for name in ("members", "farthest_members"):
+        parts[name] = np.where(levels, shape.degree[..., None], getattr(shape, name))
+    tail, entering = np.where(some, shape.degree, shape.tail), np.where(some, 0.0, shape.entering)
+    return replace(shape, **parts, tail=tail, entering=entering)

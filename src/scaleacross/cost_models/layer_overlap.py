@@ -2,7 +2,7 @@
 
 Exposed calls over tp, cp and ep meet the traffic of a window on a link. Both get their share of it. The traffic, which
 would otherwise be concurrent with computation, uses the calls' time. The link where passes lose most counts: a call
-that another link limits lasts twice its time on this one, where that is longer.
+that another link or its connections limit lasts twice its time on this one, where that is longer.
 
 A pass computes for w seconds. Its calls keep the link busy for b, and h seconds of attention overlap with them (those
 of keys and values; h = 0 for all others). Alone it lasts w + (b − h)⁺. With concurrent traffic its calls last twice as
@@ -54,6 +54,10 @@ from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 
 ADAPTER: Final = 0
 """Row 0 of ``link_seconds``: the network adapter, which all levels beyond the scale-up domain share."""
+CALL: Final = NUM_LEVELS
+"""Last row of ``link_seconds``: the call itself."""
+ENDLESS: Final = 2.0**50
+"""Bytes of a call that takes no longer for its latencies."""
 
 
 PASSES: Final = ("backward", "forward")
@@ -142,7 +146,7 @@ def _sharing_links(
     volumes: Volumes, groups: Mapping[str, Group], waits: RankGroups, pipeline: PipelineChoice
 ) -> Floats:
     """Slowdown in seconds of exposed collectives per occurrence of each window, (windows, ranks)."""
-    links, work = (NUM_LEVELS, len(volumes.candidates)), volumes.work
+    links, work = (CALL + 1, len(volumes.candidates)), volumes.work
     calls = {"tp": work.tp_gathers, "cp": work.layers, "ep": work.moe_layers}
     if all(int(groups[axis].shape.span[0]) < RACK for axis in calls):
         return np.zeros((len(WINDOW_NAMES), links[1]))
@@ -205,10 +209,15 @@ def _keys_wait_s(volumes: Volumes, busy_s: Floats) -> Floats:
 
 
 def link_seconds(flow: Flow, group: Group, copies: EqualCopies, pipeline: PipelineChoice) -> Floats:
-    """Seconds for which one call of all groups of its axis keeps the adapter (row 0) and each level's links busy."""
-    algorithm = ALGORITHM_NAMES[int(time_of(flow, group, copies).algorithm[0])]
-    shape, links = group.shape.take(0), group.links
-    out, farther = np.zeros(NUM_LEVELS), 0.0  # bytes per rank that pass on their way farther out
+    """Seconds for which one call of all groups of its axis keeps the adapter (row 0) and each level's links busy.
+
+    The last row are the seconds in which the bytes of the call move, latencies left out. They are more than those of its
+    links where its connections limit it.
+    """
+    code = int(time_of(flow, group, copies).algorithm[0])
+    algorithm, attained = ALGORITHM_NAMES[code], group.attained(flow.op, code, flow.what)[0]
+    shape = group.shape.take(0)
+    out, farther = np.zeros(CALL + 1), 0.0  # bytes per rank that pass on their way farther out
     for level in range(NUM_LEVELS - 1, RACK - 1, -1):
         if shape.fanout[level] > 1:
             sent = bytes_out(flow, algorithm, shape, level, pipeline)
@@ -223,6 +232,8 @@ def link_seconds(flow: Flow, group: Group, copies: EqualCopies, pipeline: Pipeli
             if algorithm == "hierarchical":
                 passing = own if level >= CAMPUS else farther  # trunks between regions are others than those inside one
                 carried = passing * float(shape.members[level]) * float(shape.crossing[level])
-            out[level] = carried / links.capacity[level]
-    out[ADAPTER] = farther / links.bandwidth[RACK]
+            out[level] = carried / attained[level]
+    out[ADAPTER] = farther / group.links.bandwidth[RACK]
+    endless = time_of(replace(flow, size_bytes=ENDLESS), group, copies)
+    out[CALL] = max(float(endless.time_s[0]) * flow.size_bytes / ENDLESS, out.max())
     return out

@@ -17,7 +17,7 @@ from scaleacross.cost_models.candidates import Floats, candidate_of
 from scaleacross.cost_models.chunk_work import stage_work
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.crossing_gradients import CrossingTraffic, Ranks, gradients_cross, near_gradients
-from scaleacross.cost_models.crossing_shapes import slowest_apart
+from scaleacross.cost_models.crossing_shapes import SHARD_COMMUNICATORS, slowest_apart
 from scaleacross.cost_models.differing_ranks import GRADIENTS, Rows, Split, own_gradients, rank_rows
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.late_passes import later_s
@@ -33,7 +33,7 @@ from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.recomputation import on_ranks
 from scaleacross.cost_models.step import StepTimes, after_ranks_s, placed_step_s, placed_times
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.waiting_groups import RankGroups, waiting_groups
+from scaleacross.cost_models.waiting_groups import RankGroups, groups_of_ranks, waiting_groups
 from scaleacross.cost_models.window_traffic import communicators
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
@@ -150,7 +150,8 @@ class Replicas:
         """The replicas with timed pipelines; ``groups`` has one row for every communicator."""
         axes = communicator_axes(self.decision.degrees, placement.axis_order)
         waits, own = waiting_groups(groups, axes, levels), slowest_apart(groups, axes, levels)
-        return PlacedReplicas(self, axes, groups, levels, waits, own, self.pipelines.timed(groups, waits, own))
+        shards = groups_of_ranks(groups, axes, levels, SHARD_COMMUNICATORS)
+        return PlacedReplicas(self, axes, groups, levels, waits, own, self.pipelines.timed(groups, waits, own, shards))
 
 
 @dataclass

@@ -9,6 +9,7 @@ that stay there. With larger extents all ranks wait like those whose groups lie 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,8 +20,8 @@ import numpy as np
 from scaleacross.cost_models.axes import Calls
 from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.columns import column_names, columns_of
-from scaleacross.cost_models.crossing_shapes import shapes_of_ranks
+from scaleacross.cost_models.columns import concatenated
+from scaleacross.cost_models.crossing_shapes import crossing_only, near_shape, shapes_of_ranks
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape, largest_children
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels
@@ -65,9 +66,26 @@ class RankGroups(NamedTuple):
         longest: Floats = np.maximum(np.concatenate(seconds, axis=-1), seconds[0])
         return longest[..., self.of]
 
+    @property
+    def shares(self) -> Floats:
+        """Share of the groups on inter-building links that are of each pipeline rank, (ranks,)."""
+        own = np.array([_on_trunks(group.shape) for group in self.kinds])[self.of]
+        return np.asarray(own / own.sum())
+
+    def on(self, ranks: Ints) -> Group:
+        """The group of each of ``ranks``, its row among those of all kinds."""
+        first = self.kinds[0]
+        shape = first.kept("kinds", lambda: concatenated([group.shape for group in self.kinds]))
+        return replace(first, shape=shape, rows=self.of[ranks])
+
     def each(self, figures: Callable[[Group], Floats]) -> Floats:
         """Stack of a figure (...,) of every rank's groups, (..., ranks)."""
         return np.stack([figures(group) for group in self.kinds], axis=-1)[..., self.of]
+
+
+def _on_trunks(shape: GroupShape) -> float:
+    """Groups of one row that share an inter-building link."""
+    return float(np.max(np.where(shape.fanout > 1, shape.crossing, 0.0)[..., CAMPUS:]))
 
 
 def told_apart(extent: Ints | int, largest: Floats | Ints | float, ranks: Ints | int) -> Bools:
@@ -78,17 +96,6 @@ def told_apart(extent: Ints | int, largest: Floats | Ints | float, ranks: Ints |
         largest: accelerators of the fullest building.
     """
     return np.asarray((np.asarray(ranks) > 1) & (EXTENTS * np.asarray(extent) <= largest))
-
-
-def near_shape(shape: GroupShape, where: Bools) -> GroupShape:
-    """Shapes (n rows) as ranks see them whose groups stay in one building; rows not in ``where``, or that cross none,
-    are unchanged."""
-    inside, where = np.arange(NUM_LEVELS) < CAMPUS, where & (shape.span >= CAMPUS)
-    every = replace(shape, farthest_fanout=shape.fanout, farthest_members=shape.members, farthest_taken=shape.taken)
-    pairs = zip(columns_of(shape), columns_of(_crossing_only(every, np.where(inside, shape.fanout, 1.0))), strict=True)
-    return GroupShape(
-        *(np.where(where.reshape(*where.shape, *(1,) * (own.ndim - where.ndim)), near, own) for own, near in pairs)
-    )
 
 
 def alone_shape(shape: GroupShape, where: Bools, ranks: Ints | int) -> GroupShape:
@@ -129,12 +136,20 @@ def waiting_groups(
         groups: of every communicator, one row each.
         axes: degree and stride of pp and of all communicators on ``levels``.
     """
-    ranks, out = axes["pp"][0], {}
-    largest = int(largest_children(levels)[CAMPUS])
-    for name in names:
-        group, (degree, stride) = groups[name], axes[name]
-        crossing = int(group.shape.span[0]) >= CAMPUS and int(group.shape.degree[0]) == degree
-        if crossing and told_apart(degree * stride, largest, ranks):
+    ranks, largest = axes["pp"][0], int(largest_children(levels)[CAMPUS])
+    apart = [name for name in names if told_apart(math.prod(axes[name]), largest, ranks)]
+    return groups_of_ranks(groups, axes, levels, apart)
+
+
+def groups_of_ranks(
+    groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels, names: Sequence[str]
+) -> dict[str, RankGroups]:
+    """Groups of every pipeline rank, of those communicators ``names`` that cross buildings; other arguments as of
+    ``waiting_groups``. Empty where there is one pipeline rank."""
+    out = {}
+    for name in names if axes["pp"][0] > 1 else ():
+        group = groups[name]
+        if int(group.shape.span[0]) >= CAMPUS and int(group.shape.degree[0]) == axes[name][0]:
             lie = partial(_of_ranks, group, axes[name], axes["pp"], levels)
             out[name] = group.kept(("waiting", axes[name], axes["pp"]), lie)
     return out
@@ -149,7 +164,7 @@ def _of_ranks(group: Group, axis: Axis, pipeline: Axis, levels: Levels) -> RankG
     for number, one in enumerate(fanout):
         alike = own.take(np.flatnonzero(of.reshape(-1) == number))
         alone = {name: getattr(alike, name).max(axis=0, keepdims=True) for name in CROSSING_LOADS}
-        kinds.append(_crossing_only(replace(group.shape, **alone), one[None]))
+        kinds.append(crossing_only(replace(group.shape, **alone), one[None]))
     return RankGroups(tuple(_lying(group, shape, levels) for shape in kinds), 1 + of.reshape(-1))
 
 
@@ -158,35 +173,3 @@ def _lying(group: Group, shape: GroupShape, levels: Levels) -> Group:
     out = replace(group, shape=shape)
     own = levels.by_type if int(shape.span[0]) < CAMPUS else {}
     return replace(out, by_type={name: replace(out, links=links_of(one)) for name, one in own.items()})
-
-
-def _crossing_only(shape: GroupShape, fanout: Floats) -> GroupShape:
-    """Restrict shapes to the far levels that some groups cross, those with ``fanout`` above 1.
-
-    On a far level that is not crossed, neighbours are as far apart as on the outermost level that is.
-    """
-    parts = {name: np.array(getattr(shape, name)) for name in column_names(GroupShape)} | {"fanout": fanout}
-    parts["farthest_fanout"][..., CAMPUS:] = fanout[..., CAMPUS:]
-    for level in (REGION, CAMPUS):
-        # a level without a crossing is idle; its neighbour pairs count on the next crossed level inside
-        stays = fanout[..., level] <= 1
-        crossed = fanout[..., :level] > 1
-        outermost = np.where(crossed.any(axis=-1), level - 1 - np.argmax(crossed[..., ::-1], axis=-1), 0)
-        moved = np.where(stays, parts["pairs"][..., level], 0.0)
-        parts["pairs"][..., level] -= moved
-        parts["pairs"] += moved[..., None] * (np.arange(NUM_LEVELS) == outermost[..., None])
-        for name, value in (
-            ("members", parts["degree"]),
-            ("farthest_members", parts["degree"]),
-            ("crossing", 1.0),
-            ("leaving", 1.0),
-            ("exchanged", 0.0),
-        ):
-            parts[name][..., level] = np.where(stays, value, parts[name][..., level])
-    crossing = (fanout[..., CAMPUS:] > 1).any(axis=-1)
-    parts |= {
-        "tail": np.where(crossing, parts["tail"], parts["degree"]),
-        "entering": np.where(crossing, parts["entering"], 0.0),
-    }
-    # ranks also wait for groups inside a building, as slow as all of these together
-    return GroupShape(**parts).alike()

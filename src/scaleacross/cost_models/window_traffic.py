@@ -13,6 +13,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.collectives import Group, Timed
+from scaleacross.cost_models.crossing_shapes import near_shape
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.overlap import BUSY, CALLS, EVERY_PASS, FREE, TRAFFIC_ROWS, WINDOW_NAMES
@@ -56,14 +57,18 @@ def least_communicators(
 ) -> tuple[Floats, ...]:
     """Lower bound on ``communicators``, as bounds need it (``least_passes``).
 
-    Traffic of every pass is timed as if its group were alone on inter-building links. All groups share links in the
-    BUSY rows, so these rows count only groups that cross buildings. Relaxed shapes may cross inter-building links in
-    place of other links, so their BUSY rows count what these links carry.
+    Traffic of every pass is timed as if its group were alone on inter-building links. Of several pipeline ranks some
+    may have groups inside one building, and the bound counts all ranks as such. All groups share links in the BUSY
+    rows, so these rows count only groups that cross buildings. Relaxed shapes may cross inter-building links in place
+    of other links, so their BUSY rows count what these links carry.
     """
     every = communicators(axis, volumes, group, expert_group)
     if axis not in SHARDED or not _shards_travel(volumes):
         return every
     apart = communicators(axis, volumes, without_trunks(group), expert_group and without_trunks(expert_group))
+    if (several := volumes.candidates.pp > 1).any():
+        near = communicators(axis, volumes, inside_buildings(group), expert_group and inside_buildings(expert_group))
+        apart = tuple(np.where(several, inside, alone) for inside, alone in zip(near, apart, strict=True))
     relaxed = isinstance(group.shape, RelaxedShape)
     crossing = (
         communicators(axis, volumes, on_trunks(group), expert_group and on_trunks(expert_group)) if relaxed else every
@@ -92,6 +97,11 @@ def crosses_buildings(shape: GroupShape) -> Bools:
 def without_trunks(group: Group) -> Group:
     """The groups without other groups' traffic: only their own networks and latencies limit them beyond buildings."""
     return group.kept(("without trunks",), lambda: replace(group, links=group.links.without_others(group.shape)))
+
+
+def inside_buildings(group: Group) -> Group:
+    """The groups as if they stayed inside one building, alone on its links beyond domains."""
+    return group.kept(("inside",), lambda: replace(without_trunks(group), shape=near_shape(group.shape)))
 
 
 def on_trunks(group: Group) -> Group:

@@ -228,7 +228,7 @@ def _machine(plan: Plan, problem: Problem, disturbed: Disturbance, fold: bool) -
 
 def _most_classes(plan: Plan) -> int:
     """Return the number of classes of blocks that keeps tasks near ``TASKS``, by an estimate of tasks per class."""
-    layers = sum(plan.layers_per_stage[0])
+    layers = max(map(sum, plan.layers_per_stage))
     pieces = layers if plan.decision.shard in REDUCED_EVERY_PASS else plan.decision.pipeline.num_chunks
     each = plan.num_micro_batches * 2 * pieces * 4 + 6 * layers
     return max(LEAST_CLASSES * plan.degrees.pp, TASKS // each)

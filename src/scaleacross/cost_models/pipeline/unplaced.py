@@ -17,6 +17,7 @@ from scaleacross.cost_models.axes import Calls, axis_calls, heads_s
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.crossing_shapes import SHARD_COMMUNICATORS
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.pipeline.placed import TimedPipeline, layers_busy_s, stage_seconds, timed_pipelines
 from scaleacross.cost_models.pipeline.shard_passes import ShardCalls, passes_busy_s
@@ -66,50 +67,64 @@ class UnplacedPipelines:
         groups: Mapping[str, Group],
         waits: Mapping[str, RankGroups] = NO_RANKS,
         apart: Mapping[str, Group] = NO_GROUPS,
+        shards: Mapping[str, RankGroups] = NO_RANKS,
     ) -> list[TimedPipeline]:
         """The pipelines with these groups (one row each), one per kind of replicas. Raises as ``timed_pipelines``.
 
         Waits for groups inside buildings are those of the stage's own accelerator type. Waits for groups in ``waits``
         (``waiting_groups``) are those of the stage's pipeline rank. The groups of a rank in ``apart`` (one row each)
         have the inter-building links to themselves until the calls of all ranks ask for more than these carry
-        (``shared_links``). Shards share the networks of buildings with all other calls of the stages.
+        (``shared_links``). Shards travel over the groups of the stage's rank in ``shards``, and share the networks of
+        buildings with all other calls of the stages.
         """
         alone = {**groups, **apart}
         held = self.stage_volumes
-        shards, inside, busy_s = ShardCalls.of(held, alone), groups, self._links_busy_s(groups)
-        if shards is not None and any(crosses_buildings(group.shape).any() for group in groups.values()):
+        of_stages = {name: own.on(self.any_stages.rank) for name, own in shards.items()}
+        passes, inside = ShardCalls.of(held, {**alone, **of_stages}), groups
+        if passes is not None and any(crosses_buildings(group.shape).any() for group in groups.values()):
             inside = {name: without_trunks(group) for name, group in groups.items()}
-            shards = shards.keeping_busy(held, inside)
-            busy_s["dp"] = passes_busy_s(held, groups, int(self.volumes.candidates.pp[0]))
+            passes = passes.keeping_busy(held, inside)
         by_type = {
             name: stage_seconds(
                 self.volumes,
                 work,
                 self._calls_on(name, alone, waits),
-                shards,
-                () if shards is None else self._calls_on(name, inside, NO_RANKS),
+                passes,
+                () if passes is None else self._calls_on(name, inside, NO_RANKS),
             )
             for name, work in self.stages.items()
         }
+        busy_s = self._links_busy_s(groups, waits, None if passes is None else shards)
         message, ranks = axis_calls("pp", self.volumes, groups["pp"]).message, self.any_stages.rank
         return timed_pipelines(self.volumes, by_type, ranks, self.layout, self.micro_batches, message, busy_s)
 
-    def _links_busy_s(self, groups: Mapping[str, Group]) -> dict[str, Floats]:
+    def _links_busy_s(
+        self, groups: Mapping[str, Group], waits: Mapping[str, RankGroups], shards: Mapping[str, RankGroups] | None
+    ) -> dict[str, Floats]:
         """Least seconds for which waits of F, B, I and W of every virtual stage keep inter-building links busy.
 
-        The shape is (4, p·v) by component, in the mean over ranks. ``groups`` share these links with all others.
+        The shape is (4, p·v) by component. A rank with more ``groups`` on these links keeps them busy for longer, and
+        one without any does not. ``shards``: None where no layer gathers parameters or scatters gradients.
         """
-        names = ("tp", "cp", "ep")
+        names, out = ("tp", "cp", "ep"), {}
         crossing = {name for name in names if crosses_buildings(groups[name].shape).any()}
-        if not crossing:
-            return {}
-        calls = zip(names, self._calls_on(next(iter(self.stages)), groups, NO_RANKS), strict=True)
-        each = layers_busy_s(self.any_stages, *(own if name in crossing else Calls() for name, own in calls))
-        return {
-            name: np.stack([ahead, back, back, 0 * back]) / float(self.volumes.candidates.pp[0])
-            for name, (ahead, back) in zip(names, each, strict=True)
-            if name in crossing
-        }
+        if crossing:
+            calls = zip(names, self._calls_on(next(iter(self.stages)), groups, NO_RANKS), strict=True)
+            each = layers_busy_s(self.any_stages, *(own if name in crossing else Calls() for name, own in calls))
+            out = {
+                name: np.stack([ahead, back, back, 0 * back]) * self._shares(name, waits)
+                for name, (ahead, back) in zip(names, each, strict=True)
+                if name in crossing
+            }
+        if shards is not None and any(crosses_buildings(group.shape).any() for group in groups.values()):
+            shares = {name: self._shares(name, shards) for name in SHARD_COMMUNICATORS}
+            out["dp"] = passes_busy_s(self.stage_volumes, groups, shares)
+        return out
+
+    def _shares(self, name: str, ranks: Mapping[str, RankGroups]) -> Floats:
+        """Share of a communicator's groups on inter-building links that are of each stage's rank, (p·v,)."""
+        stages = self.any_stages.rank
+        return ranks[name].shares[stages] if name in ranks else np.full(len(stages), 1 / self.volumes.candidates.pp[0])
 
     def _calls_on(self, accelerator: str, groups: Mapping[str, Group], waits: Mapping[str, RankGroups]) -> list[Calls]:
         """Calls of tp, cp and dp_shard on one accelerator type."""
