@@ -35,41 +35,20 @@ def dual_level() -> PublishedStudy:
     by_encoder: dict[str, list[CodecFigures]] = {}
     for one in rows:
         by_encoder.setdefault(one.encoder, []).append(one)
-    figures = [
-        PublishedFigure(
-            what="end to end, Terabyte",
-            published=1.38,
-            computed=_end_to_end("terabyte"),
-            unit="x",
-            source=PAPER,
-            note="computed from the step's parts before and after (artifact); only the forward all-to-all is compressed",
-        ),
-        PublishedFigure(
-            what="end to end, Kaggle",
-            published=1.36,
-            computed=_end_to_end("kaggle"),
-            unit="x",
-            source=ARTIFACT,
-            note="the same; 1.30 in some readings of the paper",
-        ),
-        PublishedFigure(
-            what="forward all-to-all, Terabyte",
-            published=8.6,
-            computed=STEP_SHARES["forward"] / FORWARD_AFTER["terabyte"],
-            unit="x",
-            source=PAPER + " as read by a third party",
-        ),
-        PublishedFigure(
-            what="forward all-to-all, Kaggle",
-            published=6.22,
-            computed=STEP_SHARES["forward"] / FORWARD_AFTER["kaggle"],
-            unit="x",
-            source=PAPER + " as read by a third party",
-        ),
-    ]
+    same, third = "the same; 1.30 in some readings of the paper", f"{PAPER} as read by a third party"
+    parts = "computed from the step's parts before and after (artifact); only the forward all-to-all is compressed"
+    ratios = (
+        ("end to end, Terabyte", 1.38, _end_to_end("terabyte"), PAPER, parts),
+        ("end to end, Kaggle", 1.36, _end_to_end("kaggle"), ARTIFACT, same),
+        ("forward all-to-all, Terabyte", 8.6, STEP_SHARES["forward"] / FORWARD_AFTER["terabyte"], third, ""),
+        ("forward all-to-all, Kaggle", 6.22, STEP_SHARES["forward"] / FORWARD_AFTER["kaggle"], third, ""),
+    )
     return PublishedStudy(
         name="dual_level",
-        figures=tuple(figures),
+        figures=tuple(
+            PublishedFigure(what=what, published=published, computed=computed, unit="x", source=source, note=note)
+            for what, published, computed, source, note in ratios
+        ),
         tables=(_ratios(by_encoder), _by_link(by_encoder)),
         notes=(
             f"ratios and rates of 26 tables: {ARTIFACT}, comp_benchmark (theirs); means, choices, break-even rates: ours",
