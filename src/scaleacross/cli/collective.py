@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from scaleacross.cli.frame import answer, display, searching
+from scaleacross.cli.frame import answer, searching
 from scaleacross.errors import InputError
 
 
@@ -55,6 +55,8 @@ def collective_command(
       scaleacross collective --op all_gather --size 1GB --graph ndv2_two_chassis
       scaleacross collective --op all_reduce --size 1GB --topology two_buildings_unequal --ranks 4 --stride 4096 --synthesize
     """
+    from scaleacross.api import collective
+    from scaleacross.report.collective import collective_report
     from scaleacross.units import parse_bytes
 
     try:
@@ -64,7 +66,8 @@ def collective_command(
     if (graph is None) == (topology is None):
         raise typer.BadParameter("give --topology or --graph, one of the two")
     if graph is None and not synthesize:
-        _options(op, size_bytes, str(topology), num_ranks, stride, most, as_json)
+        found = collective(op, size_bytes, str(topology), num_ranks=num_ranks, stride=stride)
+        answer(found, as_json, lambda study: collective_report(study, most))
         return
     if op == "all_to_all":
         raise InputError(
@@ -73,25 +76,6 @@ def collective_command(
     if graph is not None and (num_ranks is not None or stride != 1):
         raise typer.BadParameter("--ranks and --stride choose a group of a topology; a graph is used whole")
     _synthesized(op, size_bytes, graph, topology, (num_ranks, stride, chunks, seed), time_limit, as_json)
-
-
-def _options(
-    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"],
-    size_bytes: float,
-    topology: str,
-    num_ranks: int | None,
-    stride: int,
-    most: int,
-    as_json: bool,
-) -> None:
-    from scaleacross.api import collective
-    from scaleacross.report.collective import collective_report
-
-    study = collective(op, size_bytes, topology, num_ranks=num_ranks, stride=stride)
-    if as_json:
-        typer.echo(study.model_dump_json(indent=2))
-    else:
-        display(collective_report(study, most))
 
 
 def _synthesized(

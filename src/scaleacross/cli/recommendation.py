@@ -40,13 +40,13 @@ def plan_tables_command(
 
     if job is None or not (is_inference(job) or is_recommendation(job)):
         return False
+    search = {"seed": seed, "gap_tolerance": gap, "overrides": overrides, **limit}
     if is_inference(job):
         _refuse_others(context, _PLAN_OPTIONS, "an inference job")
-        plan_inference_command(job, output, as_json, limit, overrides, seed, gap, view_of(*shown, ()))
+        _plan_inference(job, output, as_json, view_of(*shown, ()), search)
     else:
         _refuse_others(context, _PLAN_OPTIONS, "a recommendation job")
-        view = view_of(*shown, RECOMMENDATION_SECTIONS)
-        plan_recommendation_command(job, output, as_json, limit, overrides, seed, gap, view)
+        _plan_recommendation(job, output, as_json, view_of(*shown, RECOMMENDATION_SECTIONS), search)
     return True
 
 
@@ -64,20 +64,11 @@ def _refuse_others(context: typer.Context, known: frozenset[str], what: str) -> 
             raise typer.BadParameter(f"{parameter.opts[0]} does not apply to {what}: leave it out")
 
 
-def plan_recommendation_command(
-    job: str,
-    output: Path | None,
-    as_json: bool,
-    limit: Mapping[str, Any],
-    overrides: Sequence[str],
-    seed: int,
-    gap: float,
-    view: View,
-) -> None:
+def _plan_recommendation(job: str, output: Path | None, as_json: bool, view: View, search: Mapping[str, Any]) -> None:
     """Plan, write plan.json, launch.json and TorchRec's files below ``output``, and print.
 
     Args:
-        limit: result of ``cli.limits.limits``.
+        search: keyword arguments of ``plan_recommendation``.
     """
     from scaleacross.api import plan_recommendation
     from scaleacross.emitters import write_files
@@ -89,12 +80,9 @@ def plan_recommendation_command(
     )
 
     with searching() as progress, first_interrupt() as stopped:
-        plan = plan_recommendation(
-            job, seed=seed, gap_tolerance=gap, overrides=overrides, progress=progress, stopped=stopped, **limit
-        )
+        plan = plan_recommendation(job, progress=progress, stopped=stopped, **search)
     if output:
-        files = {"plan.json": plan.model_dump_json(indent=2) + "\n"}
-        files |= emitted(plan)
+        files = {"plan.json": plan.model_dump_json(indent=2) + "\n"} | emitted(plan)
         written = write_files(files, output)
     view.show(
         plan,
@@ -150,29 +138,18 @@ def emit_recommendation_command(source: Path, targets: Sequence[str], output: Pa
         typer.echo(left_over(left, output), err=True)
 
 
-def plan_inference_command(
-    job: str,
-    output: Path | None,
-    as_json: bool,
-    limit: Mapping[str, Any],
-    overrides: Sequence[str],
-    seed: int,
-    gap: float,
-    view: View,
-) -> None:
+def _plan_inference(job: str, output: Path | None, as_json: bool, view: View, search: Mapping[str, Any]) -> None:
     """Plan for inference cards, write plan.json below ``output``, print.
 
     Args:
-        limit: result of ``cli.limits.limits``.
+        search: keyword arguments of ``plan_inference``.
     """
     from scaleacross.api import plan_inference
     from scaleacross.emitters import write_files
     from scaleacross.report.inference import inference_line, inference_report, inference_summary
 
     with searching() as progress, first_interrupt() as stopped:
-        plan = plan_inference(
-            job, seed=seed, gap_tolerance=gap, overrides=overrides, progress=progress, stopped=stopped, **limit
-        )
+        plan = plan_inference(job, progress=progress, stopped=stopped, **search)
     if output:
         write_files({"plan.json": plan.model_dump_json(indent=2) + "\n"}, output)
     view.show(
