@@ -5,18 +5,23 @@ Each lowers to ``Part``s. ``LayerKind`` joins one of each, or one alone, to the 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from scaleacross.spec.base import Spec
+from scaleacross.workloads import layer_profile as profile
 from scaleacross.workloads import recurrent_parts
 from scaleacross.workloads import transformer_parts as parts
 from scaleacross.workloads.identity import Activation, Rope, Router
-from scaleacross.workloads.layer_profile import LayerProfile
+from scaleacross.workloads.layer_profile import Gemm, LayerProfile, Recurrence
 from scaleacross.workloads.modules import NORM_OUTPUT, cheap, recomputed_by, whole
+from scaleacross.workloads.transformer_parts import BF16, FP32, Held, Part
 
-Parts = tuple[parts.Part, ...]
+Parts = tuple[Part, ...]
+DELTA_CHUNK: Final = 64
+"""Positions per chunk of the gated delta rule (flash-linear-attention and Megatron Core use 64)."""
 
 
 class Attention(Spec):
@@ -56,20 +61,28 @@ class Attention(Spec):
         return self
 
     def lower(self, hidden_size: int) -> Parts:
-        """Parts of the sub-layer."""
-        return parts.grouped_query_attention(
-            hidden_size,
-            self.num_heads,
-            self.num_kv_heads,
-            self.head_dim,
-            bias=self.qkv_bias,
-            output_bias=self.output_bias,
-            qk_norm=self.qk_norm,
-            output_gate=self.output_gate,
-            sinks=self.sinks,
-            window=self.window,
-            chunk=self.chunk,
+        """Parts of the sub-layer, with a fused q-k-v projection."""
+        heads, head_dim = self.num_heads, self.head_dim
+        q, kv = heads * head_dim, self.num_kv_heads * head_dim
+        projected = q + 2 * kv + (q if self.output_gate else 0)
+        core = parts.core(
+            profile.Attention(
+                heads, self.num_kv_heads, head_dim, head_dim, window=self.window, chunk=self.chunk, sinks=self.sinks
+            )
         )
+        if self.sinks:
+            core = replace(core, num_parameters=heads, autograd_bytes=parts.sink_bytes(heads, head_dim))
+        out = [
+            parts.linear(Gemm("qkv", hidden_size, projected, "column"), bias=self.qkv_bias),
+            core,
+            parts.linear(Gemm("attention_output", q, hidden_size, "row"), bias=self.output_bias),
+        ]
+        if self.qk_norm != "none":
+            out.append(parts.norm_of_qk(q, kv, head_dim, self.qk_norm))
+        if self.output_gate:
+            held = (Held("output gate", BF16 * q), Held("gated output", BF16 * q, recomputed=True))
+            out.append(Part(elementwise_bytes=3 * BF16 * q, held=held))
+        return tuple(out)
 
 
 class Latent(Spec):
@@ -85,15 +98,25 @@ class Latent(Spec):
     rope: Rope | None = Field(default=None, description="rotary embedding; null: not stated")
 
     def lower(self, hidden_size: int) -> Parts:
-        """Parts of the sub-layer."""
-        return parts.latent_attention(
-            hidden_size,
-            self.num_heads,
-            self.q_lora_rank,
-            self.kv_lora_rank,
-            self.qk_nope_head_dim,
-            self.qk_rope_head_dim,
-            self.v_head_dim,
+        """Parts of the sub-layer in its training form: k and v are expanded to all heads.
+
+        The down-projections and the latent norms are replicated over tp, the up-projections are divided by heads. The
+        rotary key of ``qk_rope_head_dim`` features is shared by all heads. Without ``q_lora_rank`` q is projected
+        directly.
+        """
+        heads, rank, kv_rank = self.num_heads, self.q_lora_rank, self.kv_lora_rank
+        qk, qk_nope, v = self.qk_nope_head_dim + self.qk_rope_head_dim, self.qk_nope_head_dim, self.v_head_dim
+        query: Parts = (_expanded("q", hidden_size, heads * qk),)
+        if rank is not None:
+            down = parts.linear(Gemm("q_down", hidden_size, rank, "none"))
+            query = (down, parts.norm(rank, "rmsnorm", on_stream=False), _expanded("q_up", rank, heads * qk))
+        return (
+            *query,
+            parts.linear(Gemm("kv_down", hidden_size, kv_rank + self.qk_rope_head_dim, "none")),
+            parts.norm(kv_rank, "rmsnorm", on_stream=False),
+            _expanded("kv_up", kv_rank, heads * (qk_nope + v)),
+            recomputed_by(parts.core(profile.Attention(heads, heads, qk, v)), "mla_up_proj", "q", "k, v"),
+            parts.linear(Gemm("attention_output", heads * v, hidden_size, "row")),
         )
 
 
@@ -108,14 +131,30 @@ class GatedDeltaNet(Spec):
     conv_kernel: PositiveInt = Field(description="positions of the depthwise convolution on q, k and v")
 
     def lower(self, hidden_size: int) -> Parts:
-        """Parts of the sub-layer."""
-        return recurrent_parts.gated_delta_net(
-            hidden_size,
-            self.num_key_heads,
-            self.num_value_heads,
-            self.key_head_dim,
-            self.value_head_dim,
-            self.conv_kernel,
+        """Parts of the sub-layer: the gated delta rule (arXiv 2412.06464, §3.3), chunks of C = DELTA_CHUNK.
+
+        Per value head and token: q·kᵀ, k·kᵀ and the inverse times k need 2C·d_k each. The inverse times v and the
+        scores times v need 2C·d_v each. State times q, state times k and the state's update need 2·d_k·d_v each.
+        """
+        heads, key_dim, value_dim = self.num_value_heads, self.key_head_dim, self.value_head_dim
+        q, v = self.num_key_heads * key_dim, heads * value_dim
+        mixed = 2 * q + v
+        flop = heads * (DELTA_CHUNK * (6.0 * key_dim + 4.0 * value_dim) + 6.0 * key_dim * value_dim)
+        state = 2 * FP32 * heads * key_dim * value_dim / DELTA_CHUNK
+        core = Recurrence(
+            heads=(self.num_key_heads, heads),
+            flop_per_token=flop,
+            moved_bytes_per_token=BF16 * (mixed + v) + state,
+            exchanged_features=mixed + 2 * heads + v,
+        )
+        return (
+            parts.linear(Gemm("mixer_in", hidden_size, mixed + v, "column")),
+            parts.linear(Gemm("mixer_gates", hidden_size, 2 * heads, "column")),
+            recurrent_parts.convolution(mixed, self.conv_kernel, bias=False),
+            recurrent_parts.per_head(heads, weights=2, scalars=2),
+            Part(recurrence=core),
+            recurrent_parts.gated_norm(v, value_dim, value_dim),
+            parts.linear(Gemm("mixer_out", v, hidden_size, "row")),
         )
 
 
@@ -133,17 +172,28 @@ class Mamba2(Spec):
     chunk: PositiveInt = Field(default=128, description="positions that the scan handles as a matrix product")
 
     def lower(self, hidden_size: int) -> Parts:
-        """Parts of the sub-layer."""
-        return recurrent_parts.mamba2(
-            hidden_size,
-            self.num_heads,
-            self.head_dim,
-            self.state_size,
-            self.num_groups,
-            self.conv_kernel,
-            self.chunk,
-            conv_bias=self.conv_bias,
-            bias=self.bias,
+        """Parts of the sub-layer: state-space duality (arXiv 2405.21060, §6), chunks of Q = ``chunk``.
+
+        Per token C·Bᵀ needs 2Q·N per group. Per head scores times x need 2Q·P, the state's update 2·N·P and its reading
+        2·N·P. Parameters: projections, convolution, and per head A, D and the bias of Δ; the gated norm has one weight
+        per feature.
+        """
+        heads, head_dim, size = self.num_heads, self.head_dim, self.state_size
+        groups, chunk = self.num_groups, self.chunk
+        inner, shared = heads * head_dim, 2 * groups * size
+        core = Recurrence(
+            heads=(heads, groups),
+            flop_per_token=2.0 * chunk * size * groups + heads * (2.0 * chunk * head_dim + 4.0 * size * head_dim),
+            moved_bytes_per_token=BF16 * (2 * inner + shared) + 2 * FP32 * heads * head_dim * size / chunk,
+            exchanged_features=2 * inner + shared + heads,
+        )
+        return (
+            parts.linear(Gemm("mixer_in", hidden_size, 2 * inner + shared + heads, "column"), bias=self.bias),
+            recurrent_parts.convolution(inner + shared, self.conv_kernel, bias=self.conv_bias),
+            recurrent_parts.per_head(heads, weights=3, scalars=1),
+            Part(recurrence=core),
+            recurrent_parts.gated_norm(inner, inner, 0),
+            parts.linear(Gemm("mixer_out", inner, hidden_size, "row"), bias=self.bias),
         )
 
 
@@ -199,23 +249,44 @@ class Experts(Spec):
 
     def lower(self, hidden_size: int) -> Parts:
         """Parts of the sub-layer."""
-        routed = parts.routed_experts(
-            hidden_size,
-            self.width,
-            self.num_experts,
-            self.top_k,
-            router_bias=self.router_bias,
-            gated=self.gated,
-            bias=self.bias,
-        )
-        *before, activation = routed
+        activation = parts.activation(self.width, float(self.top_k), gated=self.gated)
         activation = parts.clamped(activation) if self.activation == "clamped_silu" else activation
-        routed = (*before, cheap(activation, "moe_act"))
+        routed = (*self._products(hidden_size), cheap(activation, "moe_act"))
         if not self.shared_width:
             return whole(routed, "moe")
         shared = parts.mlp(hidden_size, self.shared_width, gated=self.gated, name="shared")
         gate = (parts.shared_gate(hidden_size),) if self.shared_gate else ()
         return whole((*routed, *whole((*shared, *gate), "shared_experts")), "moe")
+
+    def _products(self, hidden_size: int) -> Parts:
+        """Router and products of the experts, dropless and balanced: each token is computed ``top_k`` times.
+
+        The routing weight scales the activation product before the down-projection, as in Megatron-Core, so expert
+        outputs are not held. The token copies sent to the experts are held: fetching them again would be another
+        all-to-all. Traffic: router softmax 8·experts, copy out 2d + 2·k·d, add up 2·k·d + 2d.
+        """
+        number, k = self.num_experts, self.top_k
+        router = number * hidden_size + (number if self.router_bias != "none" else 0)
+        up = self.width * (2 if self.gated else 1)
+        scores = Gemm("router", hidden_size, number, "none", always_16_bit=True, bias=self.router_bias == "learned")
+        return (
+            Part(
+                gemms=(scores,),
+                num_parameters=router,
+                num_replicated_parameters=router,
+                elementwise_bytes=2 * FP32 * number + 2 * BF16 * hidden_size * (1 + k),
+                held=(Held("router scores", FP32 * number), Held("token copies", BF16 * hidden_size * k)),
+                routed_tokens=k,
+            ),
+            Part(
+                gemms=(
+                    Gemm("expert_up", hidden_size, up, "expert_column", float(k)),
+                    Gemm("expert_down", self.width, hidden_size, "expert_row", float(k)),
+                ),
+                num_expert_parameters=number
+                * ((up + self.width) * hidden_size + (up + hidden_size if self.bias else 0)),
+            ),
+        )
 
 
 Mixer = Annotated[Attention | Latent | GatedDeltaNet | Mamba2, Field(discriminator="kind")]
@@ -245,7 +316,7 @@ class LayerKind(Spec):
         self, name: str, hidden_size: int, norm: parts.Norm, *, dropout: bool, before: Parts = ()
     ) -> LayerProfile:
         """Profile of the layer, called ``name``; ``before`` are parts that run before its first sub-layer."""
-        out: list[parts.Part] = []
+        out: list[Part] = []
         halves = [half for half in (self.mixer, self.feed_forward) if half is not None]
         for half in halves:
             if self.norms == "after":
@@ -258,9 +329,14 @@ class LayerKind(Spec):
         return parts.block(name, hidden_size, (*before, *out), sub_layers=len(halves))
 
 
-def _input_norm(half: Mixer | FeedForward, hidden_size: int, kind: parts.Norm) -> parts.Part:
+def _input_norm(half: Mixer | FeedForward, hidden_size: int, kind: parts.Norm) -> Part:
     """The norm before a sub-layer, tagged with the module that reruns it."""
     norm = parts.norm(hidden_size, kind)
     if isinstance(half, Latent | Experts):
         return recomputed_by(norm, "layernorm", NORM_OUTPUT)
     return recomputed_by(norm, "mlp", NORM_OUTPUT) if isinstance(half, Mlp) else norm
+
+
+def _expanded(name: str, rank: int, features: int) -> Part:
+    """An up-projection of latent attention, tagged with the module that reruns it."""
+    return recomputed_by(parts.linear(Gemm(name, rank, features, "column")), "mla_up_proj")

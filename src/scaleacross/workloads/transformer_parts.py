@@ -36,7 +36,7 @@ from typing import Literal
 
 from scaleacross.spec.recomputation import Module
 from scaleacross.workloads.layer_profile import ActivationBytes, Attention, Gemm, LayerProfile, Recurrence
-from scaleacross.workloads.modules import module_shares, recomputed_by
+from scaleacross.workloads.modules import module_shares
 
 BF16 = 2.0
 FP32 = 4.0
@@ -124,7 +124,7 @@ def linear(gemm: Gemm, *, bias: bool = False) -> Part:
     )
 
 
-def _core(attention: Attention) -> Part:
+def core(attention: Attention) -> Part:
     """Fused attention: its inputs and output, and the element-wise work on q and k."""
     q = attention.num_heads * attention.qk_head_dim
     k = attention.num_kv_heads * attention.qk_head_dim
@@ -144,41 +144,7 @@ def _core(attention: Attention) -> Part:
     )
 
 
-def grouped_query_attention(
-    hidden_size: int,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    *,
-    bias: bool = False,
-    output_bias: bool = False,
-    qk_norm: QkNorm = "none",
-    output_gate: bool = False,
-    sinks: bool = False,
-    window: int | None = None,
-    chunk: int | None = None,
-) -> tuple[Part, ...]:
-    """Multi-head (``num_kv_heads == num_heads``) or grouped-query attention with a fused q-k-v projection.
-
-    ``qk_norm``: RMSNorm of q and k. ``output_gate``: a sigmoid gate as wide as q. ``sinks``: a learned logit per head.
-    """
-    q, kv = num_heads * head_dim, num_kv_heads * head_dim
-    projected = q + 2 * kv + (q if output_gate else 0)
-    core = _core(Attention(num_heads, num_kv_heads, head_dim, head_dim, window=window, chunk=chunk, sinks=sinks))
-    parts = [
-        linear(Gemm("qkv", hidden_size, projected, "column"), bias=bias),
-        replace(core, num_parameters=num_heads, autograd_bytes=_sink_bytes(num_heads, head_dim)) if sinks else core,
-        linear(Gemm("attention_output", q, hidden_size, "row"), bias=output_bias),
-    ]
-    if qk_norm != "none":
-        parts.append(_qk_norm(q, kv, head_dim, qk_norm))
-    if output_gate:
-        held = (Held("output gate", BF16 * q), Held("gated output", BF16 * q, recomputed=True))
-        parts.append(Part(elementwise_bytes=3 * BF16 * q, held=held))
-    return tuple(parts)
-
-
-def _sink_bytes(num_heads: int, head_dim: int) -> float:
+def sink_bytes(num_heads: int, head_dim: int) -> float:
     """Bytes of rescaled outputs, and per head of a sigmoid in fp32 and 16 bit (torchtitan, models/gpt_oss/model.py)."""
     return num_heads * (BF16 * head_dim + FP32 + BF16)
 
@@ -189,7 +155,7 @@ def clamped(activation: Part) -> Part:
     return replace(activation, autograd_bytes=0.75 * sum(tensor.num_bytes for tensor in activation.held))
 
 
-def _qk_norm(q: int, kv: int, head_dim: int, kind: QkNorm) -> Part:
+def norm_of_qk(q: int, kv: int, head_dim: int, kind: QkNorm) -> Part:
     """RMSNorm of q and k: tp replicates weights per head feature, and divides weights over all heads."""
     weights = {"head": 2 * head_dim, "full": q + kv, "unweighted": 0}[kind]
     return Part(
@@ -201,44 +167,7 @@ def _qk_norm(q: int, kv: int, head_dim: int, kind: QkNorm) -> Part:
     )
 
 
-def latent_attention(
-    hidden_size: int,
-    num_heads: int,
-    q_lora_rank: int | None,
-    kv_lora_rank: int,
-    qk_nope_head_dim: int,
-    qk_rope_head_dim: int,
-    v_head_dim: int,
-) -> tuple[Part, ...]:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1) in its training form: k and v are expanded to all heads.
-
-    The down-projections and the latent norms are replicated over tp, the up-projections are divided by heads. The rotary key of
-    ``qk_rope_head_dim`` features is shared by all heads. Without ``q_lora_rank`` q is projected directly.
-    """
-    qk_head_dim = qk_nope_head_dim + qk_rope_head_dim
-    if q_lora_rank is None:
-        query: tuple[Part, ...] = (
-            recomputed_by(linear(Gemm("q", hidden_size, num_heads * qk_head_dim, "column")), "mla_up_proj"),
-        )
-    else:
-        query = (
-            linear(Gemm("q_down", hidden_size, q_lora_rank, "none")),
-            norm(q_lora_rank, "rmsnorm", on_stream=False),
-            recomputed_by(linear(Gemm("q_up", q_lora_rank, num_heads * qk_head_dim, "column")), "mla_up_proj"),
-        )
-    return (
-        *query,
-        linear(Gemm("kv_down", hidden_size, kv_lora_rank + qk_rope_head_dim, "none")),
-        norm(kv_lora_rank, "rmsnorm", on_stream=False),
-        recomputed_by(
-            linear(Gemm("kv_up", kv_lora_rank, num_heads * (qk_nope_head_dim + v_head_dim), "column")), "mla_up_proj"
-        ),
-        recomputed_by(_core(Attention(num_heads, num_heads, qk_head_dim, v_head_dim)), "mla_up_proj", "q", "k, v"),
-        linear(Gemm("attention_output", num_heads * v_head_dim, hidden_size, "row")),
-    )
-
-
-def _activation(width: int, copies: float, *, gated: bool) -> Part:
+def activation(width: int, copies: float, *, gated: bool) -> Part:
     """SiLU-gated product or GELU over ``width`` features, for ``copies`` rows per token."""
     rows = BF16 * width * copies
     if gated:
@@ -252,51 +181,8 @@ def mlp(hidden_size: int, width: int, *, gated: bool, bias: bool = False, name: 
     """A feed-forward layer: gated (gate and up in one product) or plain."""
     return (
         linear(Gemm(f"{name}_up", hidden_size, width * (2 if gated else 1), "column"), bias=bias),
-        _activation(width, 1.0, gated=gated),
+        activation(width, 1.0, gated=gated),
         linear(Gemm(f"{name}_down", width, hidden_size, "row"), bias=bias),
-    )
-
-
-def routed_experts(
-    hidden_size: int,
-    width: int,
-    num_experts: int,
-    top_k: int,
-    *,
-    router_bias: Literal["none", "learned", "balancing"] = "none",
-    gated: bool = True,
-    bias: bool = False,
-) -> tuple[Part, ...]:
-    """Router and experts, dropless and balanced: each token is computed ``top_k`` times.
-
-    The routing weight scales the activation product before the down-projection, as in Megatron-Core, so expert outputs
-    are not held. The token copies sent to the experts are held: fetching them again would be another all-to-all.
-    Traffic: router softmax 8·experts, copy out 2d + 2·k·d, add up 2·k·d + 2d.
-    """
-    router = num_experts * hidden_size + (num_experts if router_bias != "none" else 0)
-    up = width * (2 if gated else 1)
-    return (
-        Part(
-            gemms=(
-                Gemm("router", hidden_size, num_experts, "none", always_16_bit=True, bias=router_bias == "learned"),
-            ),
-            num_parameters=router,
-            num_replicated_parameters=router,
-            elementwise_bytes=2 * FP32 * num_experts + 2 * BF16 * hidden_size * (1 + top_k),
-            held=(
-                Held("router scores", FP32 * num_experts),
-                Held("token copies", BF16 * hidden_size * top_k),
-            ),
-            routed_tokens=top_k,
-        ),
-        Part(
-            gemms=(
-                Gemm("expert_up", hidden_size, up, "expert_column", float(top_k)),
-                Gemm("expert_down", width, hidden_size, "expert_row", float(top_k)),
-            ),
-            num_expert_parameters=num_experts * ((up + width) * hidden_size + (up + hidden_size if bias else 0)),
-        ),
-        _activation(width, float(top_k), gated=gated),
     )
 
 
