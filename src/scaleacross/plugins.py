@@ -8,6 +8,7 @@ keeps its name even if a package claims the same one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, wraps
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -119,17 +120,12 @@ def guarded(plugin: Plugin, function: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         TypeError: ``function`` is not callable.
     """
-    if not callable(function):
-        raise TypeError(f"{function!r} cannot be called")
+    _require_callable(function)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        try:
+        with _naming(plugin):
             return function(*args, **kwargs)
-        except ScaleAcrossError:
-            raise
-        except Exception as error:
-            raise plugin.failed(error) from error
 
     return call
 
@@ -140,19 +136,30 @@ def guarded_steps(plugin: Plugin, function: Callable[..., Iterator[Any]]) -> Cal
     Raises:
         TypeError: ``function`` is not callable.
     """
-    if not callable(function):
-        raise TypeError(f"{function!r} cannot be called")
+    _require_callable(function)
 
     @wraps(function)
     def steps(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        try:
+        with _naming(plugin):
             yield from function(*args, **kwargs)
-        except ScaleAcrossError:
-            raise
-        except Exception as error:
-            raise plugin.failed(error) from error
 
     return steps
+
+
+def _require_callable(function: object) -> None:
+    if not callable(function):
+        raise TypeError(f"{function!r} cannot be called")
+
+
+@contextmanager
+def _naming(plugin: Plugin) -> Iterator[None]:
+    """Turn unexpected failures of a package's code into errors that name the package."""
+    try:
+        yield
+    except ScaleAcrossError:
+        raise
+    except Exception as error:
+        raise plugin.failed(error) from error
 
 
 def expect(value: Any, wanted: type[V]) -> V:

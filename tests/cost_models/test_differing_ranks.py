@@ -66,7 +66,7 @@ def test_classes_are_those_counted_rank_by_rank_wherever_borders_lie() -> None:
             fill = (BuildingShare(building="b0", num_accelerators=first),)
             fill += (BuildingShare(building="b1", num_accelerators=16 - first),) * (first < 16)
             placed = decision.model_copy(update={"placement": Placement(axis_order=("cp", *order), fill=fill)})
-            found = layout_of(problem.topology, fill, decision.degrees, ("cp", *order))
+            found = layout_of(problem.topology, placed)
             assert found == counted_layout(problem.topology, placed)
 
 
@@ -212,8 +212,8 @@ def test_layer_costs_are_those_of_the_rows_and_of_the_memory(seed: int) -> None:
             split = equal_stages(profile.num_layers, candidate.degrees.pp, candidate.pipeline.num_chunks)
             table = layers_of_ranks(block_counts(profile), split)
             for placement in list(placements(pool, candidate.degrees))[:6]:
-                layout = layout_of(problem.topology, placement.fill, candidate.degrees, placement.axis_order)
                 decision = candidate.model_copy(update={"placement": placement})
+                layout = layout_of(problem.topology, decision)
                 assert layout == counted_layout(problem.topology, decision)
                 same = (int(settings.num_micro_batches[0]),) * len(layout)
                 _, work, _ = differing_rows(timed, layout, split, same)

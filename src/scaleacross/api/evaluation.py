@@ -185,9 +185,7 @@ def _communication(
         cost: states the bytes that the groups send.
         shapes: topology of every group, by name.
     """
-    if decision.placement is None:
-        raise ValueError("the decision has no placement")
-    used = accelerator_types([problem.topology.building(share.building) for share in decision.placement.fill])
+    used = accelerator_types([problem.topology.building(share.building) for share in decision.placed.fill])
     return v9_network(problem.job, decision, cost, shapes, used)
 
 

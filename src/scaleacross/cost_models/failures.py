@@ -68,9 +68,7 @@ def degraded_states(
     Raises:
         ValueError: the decision has no placement.
     """
-    placement, degrees = decision.placement, decision.degrees
-    if placement is None:
-        raise ValueError("the decision has no placement")
+    placement, degrees = decision.placed, decision.degrees
     laid = Laid(topology, placement.fill, degrees, placement.axis_order)
     without = lru_cache(partial(_without_units, job, profile, topology, decision))
     out = []

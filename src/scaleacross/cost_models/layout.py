@@ -17,8 +17,9 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.candidates import Ints
-from scaleacross.spec.parallelism import Degrees, GridAxis
-from scaleacross.spec.placement import BuildingShare, strides
+from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.placement import strides
+from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Building, Topology
 
 
@@ -44,16 +45,16 @@ LAYOUT_AXES: Final[tuple[GridAxis, ...]] = ("pp", "dp_shard", "dp_replicate")
 """Axes whose degrees and strides decide which types a stage of a replica has."""
 
 
-def layout_of(
-    topology: Topology, allocation: Sequence[BuildingShare], degrees: Degrees, axis_order: Sequence[GridAxis]
-) -> Layout:
-    """The replica classes of a placement, in the order of their first replica (dp_replicate outer, dp_shard inner).
+def layout_of(topology: Topology, decision: Decision) -> Layout:
+    """The replica classes of a placed decision, in the order of their first replica (dp_replicate outer, dp_shard inner).
 
     Raises:
-        KeyError: a building of the allocation is not in the topology.
+        ValueError: the decision has no placement.
+        KeyError: a building of the placement is not in the topology.
     """
-    used = [topology.building(share.building) for share in allocation]
-    counts, stride = [share.num_accelerators for share in allocation], strides(degrees, axis_order)
+    degrees, fill = decision.degrees, decision.placed.fill
+    used = [topology.building(share.building) for share in fill]
+    counts, stride = [share.num_accelerators for share in fill], strides(degrees, decision.placed.axis_order)
     return layout_on(used, counts, degrees.world_size, *((degrees.of(axis), stride[axis]) for axis in LAYOUT_AXES))
 
 

@@ -96,8 +96,7 @@ def plan_cost(
     """
     placement = _placement(decision)
     levels = levels or build_levels(topology, placement.fill)
-    if layout is None:
-        layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
+    layout = layout_of(topology, decision) if layout is None else layout
     if shapes is None:
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels)
     candidates = candidate_of(decision, job.global_batch_sequences)
@@ -157,8 +156,7 @@ def step_seconds(
     """
     placement = _placement(decision)
     levels = levels or build_levels(topology, placement.fill)
-    if layout is None:
-        layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
+    layout = layout_of(topology, decision) if layout is None else layout
     given = _given(job, profile, levels, decision, layout)
     return (known or KnownReplicas()).of(given).placed(placement, groups, levels).step_s(limit_s, after_pipeline_s)
 
@@ -191,12 +189,10 @@ def placed_groups(topology: Topology, decision: Decision, shapes: Mapping[str, G
 
 
 def _placement(decision: Decision) -> Placement:
-    if decision.placement is None:
-        raise ValueError("the decision has no placement")
-    placed, needed = decision.placement.num_accelerators, decision.degrees.world_size
+    placed, needed = decision.placed.num_accelerators, decision.degrees.world_size
     if placed != needed:
         raise ValueError(f"the placement holds {placed} accelerators, the degrees need {needed}: {decision.degrees}")
-    return decision.placement
+    return decision.placed
 
 
 def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:

@@ -64,9 +64,7 @@ class Estimator:
     @classmethod
     def of(cls, job: Job, profile: ModelProfile, topology: Topology, decision: Decision) -> Estimator:
         """Repricer of a decision on its own topology. Raises ValueError when the decision has no placement."""
-        if decision.placement is None:
-            raise ValueError("the decision has no placement")
-        return cls(job, profile, topology, decision, build_levels(topology, decision.placement.fill))
+        return cls(job, profile, topology, decision, build_levels(topology, decision.placed.fill))
 
     def cost(self, change: Change | None = None, factor: float = 1.0) -> PlanCost:
         """The decision's ``PlanCost`` with a figure multiplied by ``factor``; unchanged without ``change``."""

@@ -20,7 +20,7 @@ Sizes (t = tokens of a micro-batch on a rank, h = hidden size, activations in 2 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
@@ -47,7 +47,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import SHARD_LEVELS, Axis
 from scaleacross.spec.step_work import Phase
 from scaleacross.workloads.equal_copies import EqualCopies, equal_copies
-from scaleacross.workloads.layer_profile import ModelProfile
+from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 ACTIVATION_BYTES: Final = 2.0
 """Bytes of an activation or its gradient on the network: 16 bit."""
@@ -100,12 +100,15 @@ class Volumes:
         an all-to-all of a rank's own tokens, which receives what a gather of 1/cp of all tokens would. Its backward
         pass moves as much once more, not twice, so it is counted too high here.
         """
-        exchanging = [(block, count) for block, count in self.profile.blocks if block.exchanges_over_cp]
-        layers = max(1, sum(count for _, count in exchanging))
-        keys = sum(block.kv_features * count for block, count in exchanging) / layers
-        moved = sum(block.recurrence.exchanged_features * count for block, count in exchanging if block.recurrence)
-        features = self.candidates.cp * keys + moved / layers
+        keys = self._mean_exchanged(lambda block: block.kv_features)
+        moved = self._mean_exchanged(lambda block: block.recurrence.exchanged_features if block.recurrence else 0)
+        features = self.candidates.cp * keys + moved
         return self.tokens * features * ACTIVATION_BYTES / (self.candidates.tp * self.candidates.cp_inner)
+
+    def _mean_exchanged(self, features: Callable[[LayerProfile], float]) -> float:
+        """Mean ``features`` of the layers that exchange over cp."""
+        exchanging = [(block, count) for block, count in self.profile.blocks if block.exchanges_over_cp]
+        return sum(features(block) * count for block, count in exchanging) / max(1, sum(n for _, n in exchanging))
 
     @property
     def regathers(self) -> Floats:
@@ -126,9 +129,7 @@ class Volumes:
 
         It is also the mean of two exchanges, that of queries, keys and values and that of outputs.
         """
-        exchanging = [(block, count) for block, count in self.profile.blocks if block.exchanges_over_cp]
-        layers = max(1, sum(count for _, count in exchanging))
-        features = sum(block.swapped_features * count for block, count in exchanging) / layers
+        features = self._mean_exchanged(lambda block: block.swapped_features)
         return self.tokens * features / 2 * ACTIVATION_BYTES / self.candidates.tp
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaleacross.emitters.launch import groups_of, hosts_of, launch_json, plan_sha256, rows_of, units_of
+from scaleacross.emitters.launch import groups_of, hosts_of, launch_json, plan_sha256, units_of
 from scaleacross.emitters.rank_order import order_of
 from scaleacross.errors import EmitError
 from scaleacross.spec.embedding_launch import EmbeddingLaunch, TableLaunch, TableShard
@@ -50,7 +50,7 @@ def launch_config(plan: RecommendationPlan) -> LaunchConfig:
     topology = Topology.model_validate(job.topology)
     placement = Placement(axis_order=("tp", "cp", *axes, "pp"), fill=first_accelerators(topology, size * groups))
     order = order_of(topology, degrees, placement)
-    rows, units = rows_of(order), units_of(order, topology)
+    rows, units = order.rows(), units_of(order, topology)
     batch = job.global_batch_samples // (size * groups)
     return LaunchConfig(
         plan_name=job.name,

@@ -22,7 +22,7 @@ from scaleacross.spec.launch import (
 )
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import CommunicatorChoice
-from scaleacross.spec.parallelism import Axis, Degrees, GridAxis
+from scaleacross.spec.parallelism import Axis, Degrees
 from scaleacross.spec.plan import Plan, PredictedCollective
 from scaleacross.spec.topology import Topology
 
@@ -47,7 +47,7 @@ def launch_config(plan: Plan) -> LaunchConfig:
         EmitError: the placement does not give every process a device of its own.
     """
     topology, order = plan_topology(plan), rank_order(plan)
-    rows, units = rows_of(order), units_of(order, topology)
+    rows, units = order.rows(), units_of(order, topology)
     decision = plan.decision
     return LaunchConfig(
         plan_name=plan.job.name,
@@ -111,13 +111,6 @@ def _replica_batches(plan: Plan, order: RankOrder) -> tuple[ReplicaBatch, ...]:
     )
 
 
-def rows_of(order: RankOrder) -> tuple[RankRow, ...]:
-    """Return the row of every rank: host, local rank, pp, dp_replicate, dp_shard, cp, tp, ep."""
-    axes: tuple[GridAxis, ...] = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-    columns = [order.host, order.local_ranks, *(order.coordinates[axis] for axis in axes), order.ep]
-    return tuple(zip(*(column.tolist() for column in columns), strict=True))
-
-
 def hosts_of(order: RankOrder, topology: Topology) -> tuple[LaunchHost, ...]:
     """Return the hosts in order of their first rank."""
     region = {building.name: region.name for region in topology.regions for building in region.buildings}
@@ -137,7 +130,7 @@ def groups_of(
     Args:
         axis: the axis.
         degrees: degrees of the plan.
-        rows: row of every rank (``rows_of``).
+        rows: row of every rank (``RankOrder.rows``).
         units: unit of every rank at each level (``units_of``).
         collectives: predicted collectives of all axes.
         network: network choices of all communicators.

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.errors import EmitError
-from scaleacross.spec.launch import expert_coordinate
+from scaleacross.spec.launch import RankRow, expert_coordinate
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import Placement, host_devices, strides
 from scaleacross.spec.plan import Plan
@@ -72,6 +72,12 @@ class RankOrder:
         out = np.empty(len(self), dtype=np.int64)
         out[order] = np.arange(len(self)) - np.repeat(starts, np.diff(starts, append=len(self)))
         return out
+
+    def rows(self) -> tuple[RankRow, ...]:
+        """Return the row of every rank: host, local rank, pp, dp_replicate, dp_shard, cp, tp, ep."""
+        axes: tuple[GridAxis, ...] = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+        columns = [self.host, self.local_ranks, *(self.coordinates[axis] for axis in axes), self.ep]
+        return tuple(zip(*(column.tolist() for column in columns), strict=True))
 
     def split_host(self) -> str | None:
         """Return the first host whose ranks are not one contiguous block, or None. torchrun needs contiguous blocks."""
@@ -149,17 +155,13 @@ def order_of(
 
 def ranks_csv(order: RankOrder) -> str:
     """Return the rank table: rank, host, local, building, zone, rack, pp, dp_replicate, dp_shard, cp, tp, ep."""
-    axes: tuple[GridAxis, ...] = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-    columns = [order.host, order.local_ranks, *(order.coordinates[axis] for axis in axes), order.ep]
     named = [_quoted(one.name) for one in order.hosts]
     placed = [f"{_quoted(one.building)},{one.zone},{one.rack}" for one in order.hosts]
     rows = (
         f"{rank},{named[host]},{local},{placed[host]},{pp},{replica},{shard},{cp},{tp},{ep}\n"
-        for rank, (host, local, pp, replica, shard, cp, tp, ep) in enumerate(
-            zip(*(c.tolist() for c in columns), strict=True)
-        )
+        for rank, (host, local, pp, replica, shard, cp, tp, ep) in enumerate(order.rows())
     )
-    return f"rank,host,local,building,zone,rack,{','.join(axes)},ep\n" + "".join(rows)
+    return "rank,host,local,building,zone,rack,pp,dp_replicate,dp_shard,cp,tp,ep\n" + "".join(rows)
 
 
 def _quoted(name: str) -> str:

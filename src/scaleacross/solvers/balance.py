@@ -37,7 +37,6 @@ from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.solvers.partition_stages import Reruns, StagePaces, partition_stages
 from scaleacross.solvers.share_batch import share_batch
 from scaleacross.spec.parallelism import SCHEDULE_NAMES
-from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import BatchShare, Decision
 from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.targets import needs_equal_batches
@@ -235,9 +234,9 @@ class Balancer:
         return self._tables[split]
 
 
-def balance_of(problem: Problem, decision: Decision, placement: Placement, candidates: Candidates) -> Balance:
+def balance_of(problem: Problem, decision: Decision, candidates: Candidates) -> Balance:
     """Return the balance that a placed decision states, by default the equal one (``candidates`` is its row)."""
-    layout = layout_of(problem.topology, placement.fill, decision.degrees, placement.axis_order)
+    layout = layout_of(problem.topology, decision)
     split = layers_per_stage(problem.profile, decision)
     batches = micro_batches_of(decision, candidates, layout)
     return Balance(layout, split, batches, placement_of(candidates), decision.stage_recompute)

@@ -56,9 +56,7 @@ def other_orders(problem: Problem, decision: Decision) -> list[Decision]:
     Raises:
         ValueError: the decision has no placement.
     """
-    placement = decision.placement
-    if placement is None:
-        raise ValueError("the decision has no placement")
+    placement = decision.placed
     topology, limit, present = problem.topology, problem.job.failure_domains, allocation_of(placement.fill)
     if decision.degrees.pp == 1 or len(present) < LEAST_BUILDINGS or decision.batch_shares is not None:
         return []

@@ -103,9 +103,7 @@ class FixedPlacement(Bounder):
         return self.job, self.profile, self.pool.topology
 
     def _shapes_of(self, decision: Decision) -> Mapping[str, GroupShape]:
-        if decision.placement is None:
-            raise ValueError("the decision has no placement")
-        order = decision.placement.axis_order
+        order = decision.placed.axis_order
         return exact_shapes(
             decision.degrees, order, self.levels, count=lambda degree, stride, _: self.shape(degree, stride)
         )

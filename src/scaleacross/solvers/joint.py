@@ -266,6 +266,6 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
             allocation = allocation_of(placement.fill)
             exposed_s = step_s - float(bounded.free_s[0])
             state.free_bound_s = min(state.free_bound_s, float(bounded.free_s[0]))
-            balance = balance_of(problem, decision, placement, bounded.candidates)
+            balance = balance_of(problem, decision, bounded.candidates)
             at = PlacementDecision(placement.axis_order, allocation, exposed_s, complete=True, balance=balance)
             state.remember(Placed(step_s, bounded.candidates, bounded, at, placer, user_supplied=True))

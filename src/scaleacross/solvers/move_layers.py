@@ -176,7 +176,7 @@ class _Layers:
     def of(cls, problem: Problem, found: Networked) -> _Layers:
         decision, placement = found.decision, found.cost.placement
         levels = build_levels(problem.topology, placement.fill)
-        layout = layout_of(problem.topology, placement.fill, decision.degrees, placement.axis_order)
+        layout = layout_of(problem.topology, decision)
         candidates = candidate_of(decision, problem.job.global_batch_sequences)
         timed = TimedLayers.of(problem.profile, problem.job, levels.accelerators, candidates)
         return cls(problem, found, levels, layout, MovedPipeline.of(found.cost), Balancer(timed))

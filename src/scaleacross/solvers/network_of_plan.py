@@ -155,11 +155,8 @@ class _Placed:
 
     @classmethod
     def of(cls, problem: Problem, decision: Decision) -> _Placed:
-        placement = decision.placement
-        if placement is None:
-            raise ValueError("the decision has no placement")
-        levels = build_levels(problem.topology, placement.fill)
-        layout = layout_of(problem.topology, placement.fill, decision.degrees, placement.axis_order)
+        placement = decision.placed
+        levels, layout = build_levels(problem.topology, placement.fill), layout_of(problem.topology, decision)
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels)
         return cls(problem, levels, layout, shapes)
 

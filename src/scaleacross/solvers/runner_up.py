@@ -184,9 +184,7 @@ def _placed_otherwise(
 
     No placement is tried after ``clock`` reaches ``ends``.
     """
-    placement = decision.placement
-    if placement is None:
-        raise ValueError("the decision has no placement")
+    placement = decision.placed
     pool = _pool_of(problem, placement)
     placer = EveryPlacement(pool, bounder_on(pool, problem.job, problem.profile))
     every, all_tried = _tried(placer, decision, ends, clock)

@@ -71,6 +71,13 @@ class Decision(Spec):
                 raise ValueError(f"network: {' '.join(key)} is chosen {keys.count(key)} times; keep one")
         return value
 
+    @property
+    def placed(self) -> Placement:
+        """The placement. Raises ValueError where it is still to be chosen."""
+        if self.placement is None:
+            raise ValueError("the decision has no placement")
+        return self.placement
+
     def mean_micro_batches(self, global_batch_sequences: int) -> int:
         """Return the micro-batches of every replica; where ``batch_shares`` differ, their mean, rounded up."""
         return -(-global_batch_sequences // (self.degrees.dp * self.pipeline.micro_batch_sequences))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import ScheduleName
 from scaleacross.spec.plan import Decision
-from scaleacross.targets.law import JobLaw, Subject
+from scaleacross.targets.law import Bools, Columns, JobLaw, Law, Subject, in_codes, schedule_codes
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.problem import workload_of
 
@@ -41,13 +44,29 @@ def trains_everything(title: str) -> JobLaw:
     return JobLaw(lambda subject: subject.job.fine_tuning is None or not subject.job.fine_tuning.partial, says)
 
 
-def order_and_shares(title: str, decision: Decision) -> list[str]:
-    """Return refusals of unequal micro-batches per replica."""
-    shares = decision.batch_shares
-    if shares is None:
-        return []
-    each = ", ".join(f"{share.num_micro_batches} in {'+'.join(share.buildings)}" for share in shares)
-    return [
-        f"micro-batches per replica differ ({each}): {title} runs equally many on every replica; use the targets "
-        "launch or torchrun, or pin degrees so that pp and not dp crosses the buildings"
-    ]
+def runs_schedules(names: tuple[ScheduleName, ...], says: Callable[[str], str]) -> Law:
+    """Return the law that allows these schedules; ``says`` words the refusal of another one."""
+
+    def allows(_: Subject, rows: Columns) -> Bools:
+        out: Bools = (rows.pp == 1) | in_codes(rows.schedule, schedule_codes(names))
+        return out
+
+    return Law("schedule", "partial", allows, lambda case: says(case.decision.pipeline.schedule))
+
+
+def order_and_shares(title: str, says: Callable[[str], str]) -> Callable[[Subject, Decision], list[str]]:
+    """Return ``Target.details``: refusals of unequal micro-batches per replica, and of orders of their own (``says``)."""
+
+    def details(_: Subject, decision: Decision) -> list[str]:
+        out, shares = [], decision.batch_shares
+        if shares is not None:
+            each = ", ".join(f"{share.num_micro_batches} in {'+'.join(share.buildings)}" for share in shares)
+            out.append(
+                f"micro-batches per replica differ ({each}): {title} runs equally many on every replica; use the targets "
+                "launch or torchrun, or pin degrees so that pp and not dp crosses the buildings"
+            )
+        if decision.pipeline.order is not None:
+            out.append(says(f"{decision.pipeline.schedule} in an order of its own"))
+        return out
+
+    return details

@@ -17,11 +17,10 @@ import numpy as np
 from scaleacross.spec.framework import MEGATRON_OVERLAP
 from scaleacross.spec.offloading import MILLIONTHS
 from scaleacross.spec.parallelism import ScheduleName
-from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import BY_STAGE, MODULES, Recompute, modules_of, repeats_tokens
 from scaleacross.spec.recomputation import RECOMPUTES as EVERY_POLICY
 from scaleacross.targets import megatron_bytes, megatron_models
-from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
+from scaleacross.targets.common import encodes_nothing, order_and_shares, runs_schedules, trains_everything
 from scaleacross.targets.law import (
     ALL_TO_ALL,
     ALL_TO_ALL_RING,
@@ -42,7 +41,6 @@ from scaleacross.targets.law import (
     Target,
     in_codes,
     recompute_codes,
-    schedule_codes,
 )
 from scaleacross.workloads.layer_profile import Attention, ModelProfile
 
@@ -53,16 +51,8 @@ OPTIMIZERS: Final = ("adam", "sgd")
 DISCARDED: Final = frozenset({"moe_act", "layernorm"})
 
 
-def _schedule(subject: Subject, rows: Columns) -> Bools:
-    out: Bools = (rows.pp == 1) | in_codes(rows.schedule, schedule_codes(SCHEDULES))
-    return out
-
-
-def _refused_schedule(case: Case) -> str:
-    return f"schedule {case.decision.pipeline.schedule}: {_ONLY_1F1B}"
-
-
-_ONLY_1F1B: Final = "Megatron-LM has 1F1B and Interleaved1F1B only; set schedules: [1F1B, Interleaved1F1B]"
+def _only(schedule: str) -> str:
+    return f"schedule {schedule}: Megatron-LM has 1F1B and Interleaved1F1B only; set schedules: [1F1B, Interleaved1F1B]"
 
 
 def _expert_overlap(subject: Subject, rows: Columns) -> Bools:
@@ -207,7 +197,7 @@ LAWS: Final = (
             f"[none, full] or modules ({', '.join(MODULES)}), or plan with target: megatron"
         ),
     ),
-    Law("schedule", "partial", _schedule, _refused_schedule),
+    runs_schedules(SCHEDULES, _only),
     Law(
         "activation offload",
         "partial",
@@ -345,13 +335,6 @@ LAWS: Final = (
 )
 
 
-def _details(subject: Subject, decision: Decision) -> list[str]:
-    out = order_and_shares(TITLE, decision)
-    if decision.pipeline.order is not None:
-        out.append(f"schedule {decision.pipeline.schedule} in an order of its own: {_ONLY_1F1B}")
-    return out
-
-
 # core/parallel_state.py; dp_replicate has one group between optimizer instances, for dense and expert layers
 GROUPS: Final = {
     "tp": ("TENSOR_MODEL_PARALLEL_GROUP",),
@@ -367,7 +350,7 @@ TARGET: Final = Target(
     TITLE,
     JOB_LAWS,
     LAWS,
-    _details,
+    order_and_shares(TITLE, _only),
     equal_batches=True,
     behaviour={
         "overlap.tp_reduce": True,  # training/arguments.py

@@ -16,10 +16,9 @@ import numpy as np
 from scaleacross.spec.conversion import Recipe
 from scaleacross.spec.framework import TORCH_OVERLAP
 from scaleacross.spec.parallelism import ScheduleName
-from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute
 from scaleacross.targets import torchtitan_models
-from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
+from scaleacross.targets.common import encodes_nothing, order_and_shares, runs_schedules, trains_everything
 from scaleacross.targets.law import (
     GATHER,
     SHARD_GRADIENTS,
@@ -78,11 +77,6 @@ def _refused_rounds(case: Case) -> str:
 def _one_f_one_b(subject: Subject, rows: Columns) -> Bools:
     plain = in_codes(rows.schedule, schedule_codes(("1F1B",)))
     out: Bools = (rows.pp == 1) | ~plain | (rows.num_micro_batches >= rows.pp)
-    return out
-
-
-def _schedule(subject: Subject, rows: Columns) -> Bools:
-    out: Bools = (rows.pp == 1) | in_codes(rows.schedule, schedule_codes(SCHEDULES))
     return out
 
 
@@ -303,7 +297,7 @@ LAWS: Final = (
             "groups run over tp and cp first, the plan's inside dp_shard; set expert_folding: tp_cp, or tp 1 and cp 1"
         ),
     ),
-    Law("schedule", "partial", _schedule, lambda c: _only(c.decision.pipeline.schedule)),
+    runs_schedules(SCHEDULES, _only),
     Law(
         "micro-batches",
         "partial",
@@ -355,13 +349,6 @@ LAWS: Final = (
 )
 
 
-def _details(subject: Subject, decision: Decision) -> list[str]:
-    out = order_and_shares(TITLE, decision)
-    if decision.pipeline.order is not None:
-        out.append(_only(f"{decision.pipeline.schedule} in an order of its own"))
-    return out
-
-
 MESHES: Final = {"tp": "tp", "cp": "cp", "pp": "pp", "dp_shard": "fsdp", "dp_replicate": "dp_replicate", "ep": "ep"}
 """Mesh axes of partial_dtensor; torch/distributed/device_mesh.py describes a group as mesh_<axis>."""
 TYPED_SHARDS: Final = "dp_shard"
@@ -372,7 +359,7 @@ TARGET: Final = Target(
     TITLE,
     JOB_LAWS,
     LAWS,
-    _details,
+    order_and_shares(TITLE, _only),
     equal_batches=True,
     behaviour={
         "overlap.tp_reduce": False,

@@ -274,11 +274,9 @@ def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, Group
     Raises:
         ValueError: the decision has no placement.
     """
-    if decision.placement is None:
-        raise ValueError("the decision has no placement")
-    places = places_of(topology, decision.placement)
-    axes = counted_groups(decision.degrees, decision.placement)
-    routes = build_levels(topology, decision.placement.fill).routes
+    places = places_of(topology, decision.placed)
+    axes = counted_groups(decision.degrees, decision.placed)
+    routes = build_levels(topology, decision.placed.fill).routes
     geometry = {
         name: (degree, step if degree > 1 else 1) for name, (degree, step) in axes.items()
     }  # of single ranks: one

@@ -73,11 +73,10 @@ def counted_layout(topology: Topology, decision: Decision) -> Layout:
     Raises:
         ValueError: the decision has no placement.
     """
-    if decision.placement is None:
-        raise ValueError("the decision has no placement")
-    degrees, stride = decision.degrees, strides(decision.degrees, decision.placement.axis_order)
-    order = [share.building for share in decision.placement.fill]
-    building = np.repeat(np.arange(len(order)), [share.num_accelerators for share in decision.placement.fill])
+    degrees, fill = decision.degrees, decision.placed.fill
+    stride = strides(degrees, decision.placed.axis_order)
+    order = [share.building for share in fill]
+    building = np.repeat(np.arange(len(order)), [share.num_accelerators for share in fill])
     at = {axis: np.arange(len(building)) // stride[axis] % degrees.of(axis) for axis in GRID_AXES}
     replica = at["dp_replicate"] * degrees.dp_shard + at["dp_shard"]
     seen = [[set[str]() for _ in range(degrees.pp)] for _ in range(degrees.dp)]

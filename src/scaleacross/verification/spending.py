@@ -76,12 +76,10 @@ def counted_patterns(decision: Decision) -> Mapping[str, Mapping[tuple[int, ...]
     Raises:
         ValueError: the decision has no placement.
     """
-    if decision.placement is None:
-        raise ValueError("the decision has no placement")
-    allocation = decision.placement.fill
+    allocation = decision.placed.fill
     owners = [index for index, share in enumerate(allocation) for _ in range(share.num_accelerators)]
     out = {}
-    for name, (degree, step) in counted_groups(decision.degrees, decision.placement).items():
+    for name, (degree, step) in counted_groups(decision.degrees, decision.placed).items():
         found: Counter[tuple[int, ...]] = Counter()
         for start in range(len(owners)):
             if start // step % degree == 0:

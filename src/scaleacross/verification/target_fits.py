@@ -47,6 +47,6 @@ def _short_of_memory(problem: Problem, decision: Decision, job: Job) -> list[str
         accelerator_types([topology.building(share.building) for share in placement.fill]),
         decision,
         candidate_of(decision, job.global_batch_sequences),
-        layout_of(topology, placement.fill, decision.degrees, placement.axis_order),
+        layout_of(topology, decision),
     )
     return [line.removeprefix("V3: ") for line in does_not_fit(stages)]

@@ -129,12 +129,14 @@ def with_padded_experts(profile: ModelProfile) -> ModelProfile:
     products).
     """
 
-    def change(block: LayerProfile) -> LayerProfile:
-        copied = PADDING_BYTES * block.hidden_size * block.routed_tokens
-        modules = _changed(block, "moe", elementwise_bytes=copied)
-        return replace(block, elementwise_bytes=block.elementwise_bytes + copied, modules=modules)
+    return _each_block(profile, lambda block: _with_expert_traffic(block, PADDING_BYTES))
 
-    return _each_block(profile, change)
+
+def _with_expert_traffic(block: LayerProfile, bytes_per_feature: float) -> LayerProfile:
+    """The block with so many more bytes of HBM traffic per feature of every token copy that its experts get."""
+    added = bytes_per_feature * block.hidden_size * block.routed_tokens
+    modules = _changed(block, "moe", elementwise_bytes=added)
+    return replace(block, elementwise_bytes=block.elementwise_bytes + added, modules=modules)
 
 
 def with_separate_expert_bias(profile: ModelProfile) -> ModelProfile:
@@ -143,11 +145,7 @@ def with_separate_expert_bias(profile: ModelProfile) -> ModelProfile:
     def change(block: LayerProfile) -> LayerProfile:
         experts = [gemm for gemm in block.gemms if gemm.shard.startswith("expert")]
         weights = sum(gemm.in_features * gemm.out_features for gemm in experts) * profile.num_experts
-        if block.num_expert_parameters <= weights:
-            return block
-        added = EXPERT_BIAS_BYTES * block.hidden_size * block.routed_tokens
-        modules = _changed(block, "moe", elementwise_bytes=added)
-        return replace(block, elementwise_bytes=block.elementwise_bytes + added, modules=modules)
+        return block if block.num_expert_parameters <= weights else _with_expert_traffic(block, EXPERT_BIAS_BYTES)
 
     return _each_block(profile, change)
 

@@ -198,11 +198,8 @@ def useful_parts(problem: Problem, decision: Decision, step_s: float) -> dict[st
 
 
 def _placed(problem: Problem, decision: Decision, failures: Failures | None) -> FaultModel:
-    placement, degrees = decision.placement, decision.degrees
-    if placement is None:
-        raise ValueError("the decision has no placement")
     micro_batches = decision.mean_micro_batches(problem.job.global_batch_sequences)
-    laid = Laid(problem.topology, placement.fill, degrees, placement.axis_order)
+    laid = Laid(problem.topology, decision.placed.fill, decision.degrees, decision.placed.axis_order)
     return fault_model(problem.job, problem.profile, laid, micro_batches, failures)
 
 
