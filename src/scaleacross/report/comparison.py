@@ -88,10 +88,6 @@ def _ahead(comparison: Comparison) -> str:
     return f"{large(aimed.value)} {aimed.name}, {aimed.value / most:.3f}x the most of a baseline ({best.name})"
 
 
-def _reached(result: BaselineResult) -> str:
-    return "–" if result.objective_value is None else large(result.objective_value)
-
-
 def _row(result: BaselineResult) -> tuple[str | Text, ...]:
     if result.step_s is None or result.model_flop_per_s is None or result.speed_up is None:
         return result.name, "–", "–", "–", "–", "–", "–", "no plan", "", result.reason
@@ -104,7 +100,8 @@ def _row(result: BaselineResult) -> tuple[str | Text, ...]:
         f"{result.model_flop_per_s / 1e12:.0f}",
         count(result.num_accelerators or 0),
     )
-    return result.name, _reached(result), *figures, _names(result.across), faster, sure, _choice(result.decision)
+    reached = "–" if result.objective_value is None else large(result.objective_value)
+    return result.name, reached, *figures, _names(result.across), faster, sure, _choice(result.decision)
 
 
 def _choice(decision: Decision | None) -> str:

@@ -43,7 +43,8 @@ def simulation_report(step: SimulatedStep, gantt: bool = False) -> RenderableTyp
     """Return facts, components, causes of differences and links; ``gantt`` adds the chart."""
     parts = [_facts(step), _components(step)]
     if step.flags:
-        parts.append(section("Why they differ", *(_cause(one.component, one.share, one.cause) for one in step.flags)))
+        causes = (f"{COMPONENT_MEANING[one.component]} ({_signed(one.share)}): {one.cause}" for one in step.flags)
+        parts.append(section("Why they differ", *map(cell, causes)))
     if step.links:
         parts.append(_links(step))
     if gantt:
@@ -89,10 +90,6 @@ def _components(step: SimulatedStep) -> RenderableType:
     seconds = human_seconds(step.predicted_step_s), human_seconds(step.step_s)
     add(table, "step", *seconds, _signed(step.difference), "", style="bold")
     return section("Estimated and simulated step time", table)
-
-
-def _cause(component: str, share: float, cause: str) -> Text:
-    return cell(f"{COMPONENT_MEANING[component]} ({_signed(share)}): {cause}")
 
 
 def _links(step: SimulatedStep) -> RenderableType:

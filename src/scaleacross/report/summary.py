@@ -109,6 +109,7 @@ def plan_summary(plan: Plan, found: PlanSummary, written: bool = False) -> First
 
 def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
     """Return label and text of every fact in the first lines."""
+    bottlenecks = found.bottlenecks[:SHOWN_BOTTLENECKS]
     return [
         ("plan", f"{plan.job.name}: {choice(plan)}"),
         *_topology(plan),
@@ -118,7 +119,7 @@ def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
         ("memory", headroom(plan)),
         ("buildings", buildings(plan)),
         *_little_bought(plan),
-        ("bottleneck", _bottleneck(found.bottlenecks, plan.estimated.step_s)),
+        ("bottleneck", "; ".join(effect(row, plan.estimated.step_s) for row in bottlenecks) or NO_FIGURE),
         *_next_best(plan),
         *(("settings", note.removeprefix(OF_SETTINGS)) for note in plan.report.notes if note.startswith(OF_SETTINGS)),
         ("proof", proof_words(plan.report, plan.simulated_s)),
@@ -239,10 +240,6 @@ def bought_by_others(plan: Plan) -> str:
     verb = "brings" if len(names) == 2 else "bring"
     more = percent(alone.step_s / plan.estimated.step_s - 1)
     return f"{others} {verb} {more} more tokens/s than {home} alone ({human_seconds(alone.step_s)})"
-
-
-def _bottleneck(rows: Sequence[Sensitivity], step_s: float) -> str:
-    return "; ".join(effect(row, step_s) for row in rows[:SHOWN_BOTTLENECKS]) or NO_FIGURE
 
 
 def effect(row: Sensitivity, step_s: float) -> str:

@@ -9,7 +9,6 @@ circle.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -64,7 +63,8 @@ class _Program:
         for side in self.graph.concurrent(who):
             self._add(side.node, side.label)
         for node in list(self.nodes):
-            self.waits[node] = [one for one in self._waited_for(node) if one in self.nodes or self._receives(one)]
+            waited_for = (one if one >= 0 else ~one for one in self.graph.waits_of(node))
+            self.waits[node] = [one for one in waited_for if one in self.nodes or self._receives(one)]
 
     def operations(self) -> tuple[Operation, ...]:
         """Return the operations in the order of the simulation, none before the operations that it waits for."""
@@ -109,9 +109,6 @@ class _Program:
             _, tag = self.messages[node]
             size = line.task(node).amount
             self.nodes[node] = [Operation("send", f"send {label}", size_bytes=size, following=what.down, tag=tag)]
-
-    def _waited_for(self, node: int) -> Iterator[int]:
-        return (one if one >= 0 else ~one for one in self.graph.waits_of(node))
 
     def _receives(self, node: int) -> bool:
         """Return whether ``node`` is a message to this class; if so, add its receive."""

@@ -83,7 +83,7 @@ def runner_ups(
     The trial of all placements and the searches share ``time_limit_s`` of ``clock``; each gets an equal part of what is
     left. Placements are tried first, as a search may overrun its part.
     """
-    won = _cost(problem, decision)
+    won = plan_cost(problem.job, problem.profile, problem.topology, decision)
     forbidden = list(without(problem, decision))
     began = clock()
     report(Progress("placements", 0, 1, won.cost.step_s, None, 0.0))
@@ -245,7 +245,3 @@ def _order(axis_order: Sequence[str], decision: Decision) -> str:
 
 def _filled(allocation: Sequence[BuildingShare]) -> str:
     return ", ".join(f"{share.building} {share.num_accelerators:,}" for share in allocation)
-
-
-def _cost(problem: Problem, decision: Decision) -> PlanCost:
-    return plan_cost(problem.job, problem.profile, problem.topology, decision)

@@ -217,7 +217,7 @@ def left_out(rows: Apart) -> LeftOut:
     residuals = rows.own_residuals()
     return LeftOut(
         overall=_errors(residuals, rows, np.ones(len(residuals), dtype=bool)),
-        of_source={source: _errors(residuals, rows, _is(rows, source)) for source in rows.sources},
+        of_source={source: _errors(residuals, rows, np.asarray(rows.source == source)) for source in rows.sources},
         classes=tuple(
             Class(name, len({rows.cases[row].run.source for row in np.flatnonzero(chosen)}), found)
             for name, chosen in classes_of(rows)
@@ -254,10 +254,6 @@ def _beyond(rows: Apart) -> Truths:
         ]
         out.append(bool(others) and case.run.n_gpus > BEYOND * max(others))
     return np.array(out)
-
-
-def _is(rows: Apart, source: str) -> Truths:
-    return np.asarray(rows.source == source, dtype=bool)
 
 
 def _errors(residuals: Floats, rows: Apart, chosen: Truths) -> Errors:

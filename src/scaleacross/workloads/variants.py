@@ -286,10 +286,6 @@ def _copies(gemm: Gemm, block: LayerProfile) -> float:
     return (gemm.siblings - 1) / gemm.siblings + len(_separate(gemm, block)) - 1
 
 
-def _is_gated_end(gemm: Gemm, block: LayerProfile) -> bool:
-    return _ends_feed_forward(gemm) and _is_gated(gemm, block)
-
-
 def _is_gated(down: Gemm, block: LayerProfile) -> bool:
     """Whether the up-projection of the same feed-forward computes gate and up; a block may have several of them."""
     up = down.name.removesuffix("_down") + "_up"
@@ -329,7 +325,9 @@ def with_pytorch_tensors(profile: ModelProfile, how: Kept) -> ModelProfile:
             values = block.attention.num_heads * block.attention.v_head_dim
             more += sum(2.0 * (gemm.out_features - values) for gemm in block.gemms if gemm.name == "kv_up")
         if "model" in how.compiled and not block.routed_tokens:
-            more -= sum(2.0 * gemm.in_features for gemm in block.gemms if _is_gated_end(gemm, block))
+            more -= sum(
+                2.0 * gemm.in_features for gemm in block.gemms if _ends_feed_forward(gemm) and _is_gated(gemm, block)
+            )
         none = block.activations["none"]
         kept = ActivationBytes(
             none.sharded + more - gathered, none.replicated + gathered, 2.0 * block.kv_features,

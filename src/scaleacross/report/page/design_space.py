@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from scaleacross.report.design_space import (
     BEST,
     SHOWN_AXES,
-    Row,
     place,
     planned,
     shown_name,
@@ -75,7 +74,7 @@ def _where(found: Reproduction) -> Iterator[Chart]:
     ended = uncut(found, START)
     for axis in SHOWN_AXES:
         for value in sorted({row[axis] for row in ended}):
-            own = speed_ups(found, START, _part(ended, axis, value))
+            own = speed_ups(found, START, [row for row in ended if row[axis] == value])
             if own:
                 label = (
                     f"{axis.replace('_', ' ')} {value:,}"
@@ -87,7 +86,3 @@ def _where(found: Reproduction) -> Iterator[Chart]:
     if rows:
         note = f"Median over {START}, where its tuning ran to its end."
         yield Chart("where", "Where the speed-up is", note, bars(rows, "where", "median", "speed-up", "said"), rows)
-
-
-def _part(rows: list[Row], axis: str, value: Any) -> list[Row]:
-    return [row for row in rows if row[axis] == value]

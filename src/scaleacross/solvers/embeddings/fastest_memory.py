@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Floats, Ints
+from scaleacross.cost_models.candidates import Ints
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, loads_of
 
 _LEAST: Final = 1e-9
@@ -27,13 +27,10 @@ def in_fastest_memory(problem: ShardingProblem, assignment: Assignment) -> Assig
             own, ranks = problem.options[table], assignment.ranks[table]
             held, shards = np.unique(ranks, return_counts=True)
             after = stored[held] + shards[:, None] * (own[index].memory - own[chosen[table]].memory)
-            if own[index].seconds.sum() < own[chosen[table]].seconds.sum() and _fits(after, problem, held):
+            fits = (after <= problem.fleet.capacity[held]).all()
+            if fits and own[index].seconds.sum() < own[chosen[table]].seconds.sum():
                 stored[held], chosen[table], moved = after, index, True
     return replace(assignment, option=tuple(chosen))
-
-
-def _fits(memory: Floats, problem: ShardingProblem, ranks: Ints) -> bool:
-    return bool((memory <= problem.fleet.capacity[ranks]).all())
 
 
 def _moves(problem: ShardingProblem, chosen: Sequence[int], where: Sequence[Ints]) -> Iterator[tuple[float, int, int]]:
