@@ -93,11 +93,8 @@ def score_gemm_file(path: str | Path, find: FindAccelerator) -> FileScore:
     groups: list[tuple[tuple[str, ...], str, Floats]] = []
     sweeps = read_gemm_times(Path(path))
     for (label, kind), times in sweeps.items():
-        accelerator = _found(find, ACCELERATOR_OF.get(label, label), label, len(times.time_s), skipped)
+        accelerator = _kernels_of(find, label, kind, len(times.time_s), skipped)
         if accelerator is None:
-            continue
-        if reason := dtype_refused(accelerator, kind):
-            skipped.append(Skipped(label, len(times.time_s), reason))
             continue
         used = times.take(times.flop >= MIN_GEMM_FLOP)
         if small := len(times.time_s) - len(used.time_s):
@@ -113,12 +110,8 @@ def score_attention_file(path: str | Path, find: FindAccelerator) -> FileScore:
     groups: list[tuple[tuple[str, ...], str, Floats]] = []
     sweeps = read_attention_times(Path(path))
     for label, times in sweeps.items():
-        accelerator = _found(find, ACCELERATOR_OF.get(label, label), label, len(times.time_s), skipped)
-        if accelerator is None:
-            continue
-        if reason := dtype_refused(accelerator, "bf16"):
-            skipped.append(Skipped(label, len(times.time_s), reason))
-        else:
+        accelerator = _kernels_of(find, label, "bf16", len(times.time_s), skipped)
+        if accelerator is not None:
             groups.append(((label,), accelerator.name, _attention_errors(accelerator, times)))
     return _outcome("attention", [str(path)], sum(len(times.time_s) for times in sweeps.values()), groups, skipped)
 
@@ -184,6 +177,15 @@ def _found(find: Callable[[str], Entry], name: str, label: str, rows: int, skipp
     except InputError as error:
         skipped.append(Skipped(label, rows, str(error)))
         return None
+
+
+def _kernels_of(find: FindAccelerator, label: str, kind: str, rows: int, skipped: list[Skipped]) -> Accelerator | None:
+    """Return the accelerator of ``label``; None, with a reason in ``skipped``, if it has no kernels of this kind."""
+    accelerator = _found(find, ACCELERATOR_OF.get(label, label), label, rows, skipped)
+    if accelerator is not None and (reason := dtype_refused(accelerator, kind)):
+        skipped.append(Skipped(label, rows, reason))
+        return None
+    return accelerator
 
 
 def _gemm_errors(accelerator: Accelerator, kind: str, times: GemmTimes) -> Floats:

@@ -29,7 +29,20 @@ _ATTENTION_COLUMNS: Final = ("batch_size", "isl", "num_heads", "num_key_value_he
 
 
 @dataclass(frozen=True)
-class GemmTimes:
+class _Times:
+    """Measured calls as columns of shape (n,), ``time_s`` the last."""
+
+    def take(self, rows: NDArray[np.bool_]) -> Self:
+        """Return the rows that a mask selects."""
+        return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    def shapes(self) -> NDArray[np.int64]:
+        """Shape of every measurement, (n, columns but the time)."""
+        return np.stack([getattr(self, f.name) for f in fields(self)[:-1]], axis=1).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class GemmTimes(_Times):
     """Measured products (rows × depth)·(depth × cols), columns of shape (n,)."""
 
     rows: Floats
@@ -42,17 +55,9 @@ class GemmTimes:
         """FLOP of every product, (n,): a multiply-add counts as two."""
         return 2.0 * self.rows * self.cols * self.depth
 
-    def take(self, rows: NDArray[np.bool_]) -> Self:
-        """Return the rows that a mask selects."""
-        return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
-
-    def shapes(self) -> NDArray[np.int64]:
-        """(rows, cols, depth) of every measurement."""
-        return np.stack([self.rows, self.cols, self.depth], axis=1).astype(np.int64)
-
 
 @dataclass(frozen=True)
-class AttentionTimes:
+class AttentionTimes(_Times):
     """Measured causal forward calls, columns of shape (n,)."""
 
     sequences: Floats
@@ -61,14 +66,6 @@ class AttentionTimes:
     kv_heads: Floats
     head_dim: Floats
     time_s: Floats
-
-    def take(self, rows: NDArray[np.bool_]) -> Self:
-        """Return the rows that a mask selects."""
-        return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
-
-    def shapes(self) -> NDArray[np.int64]:
-        """(sequences, length, heads, key-value heads, head dim) of every measurement."""
-        return np.stack([getattr(self, f.name) for f in fields(self)[:-1]], axis=1).astype(np.int64)
 
 
 def read_gemm_times(path: Path) -> dict[tuple[str, str], GemmTimes]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -119,14 +118,6 @@ class FitResult(Generic[Model]):
     rest_of_base: bool
 
 
-def _gemm_of(model: GemmModel, times: GemmTimes, machine: Machine, element_bytes: float) -> Floats:
-    return predict_gemm_s(model, machine, element_bytes, times)
-
-
-def _attention_of(model: AttentionModel, times: AttentionTimes, machine: Machine) -> Floats:
-    return predict_attention_s(model, machine, times)
-
-
 def predict_gemm_s(model: GemmModel, machine: Machine, element_bytes: float, times: GemmTimes) -> Floats:
     """Seconds of every product of ``times``, (n,), launch and conversion included."""
     return gemm_call_s(model, machine, element_bytes, times.rows, times.cols, times.depth)
@@ -190,19 +181,17 @@ def fit_gemm(
         for menu in _MENUS
         for credit in _CREDIT_STARTS
     ]
-    predict = partial(_gemm_of, machine=machine, element_bytes=element_bytes)
     few = _rates_of(base, free, _GEMM_RATES) if base else None
-    return _fit(GemmModel, times, starts, few, predict)
+    return _fit(GemmModel, times, starts, few, lambda model, part: predict_gemm_s(model, machine, element_bytes, part))
 
 
 def fit_attention(
     times: AttentionTimes, machine: Machine, *, base: AttentionModel | None = None
 ) -> FitResult[AttentionModel]:
     """Fit an AttentionModel; returns it with both errors. ``base`` and TooFewError are as in ``fit_gemm``."""
-
-    predict = partial(_attention_of, machine=machine)
     few = _rates_of(base, _ATTENTION_PARAMETERS, _ATTENTION_RATES) if base else None
-    return _fit(AttentionModel, times, [_Start(_ATTENTION_PARAMETERS, {})], few, predict)
+    starts = [_Start(_ATTENTION_PARAMETERS, {})]
+    return _fit(AttentionModel, times, starts, few, lambda model, part: predict_attention_s(model, machine, part))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from scaleacross.emitters.trace import events_json, named, us
+from scaleacross.emitters.trace import events_json, lasts_us, named, us
 from scaleacross.errors import InputError
 from scaleacross.spec.simulation import Delivery, LinkUse, SimulatedRow, SimulatedStep, Span
 
@@ -62,7 +62,7 @@ def _row(process: int, row: SimulatedRow) -> Iterator[dict[str, Any]]:
             thread = CONCURRENT * (thread + 1) + lane
         used.add(thread)
         at = {"pid": process, "tid": thread, "ts": us(span.start_s)}
-        yield {"name": _title(span), "cat": span.kind, "ph": "X", "dur": _dur(span), **at}
+        yield {"name": _title(span), "cat": span.kind, "ph": "X", "dur": lasts_us(span.start_s, span.end_s), **at}
         if span.message is not None:
             yield {**ARROW, "ph": "s", "id": span.message, **at}
     for thread in sorted(used):
@@ -78,14 +78,8 @@ def _arrival(number: int, one: Delivery) -> Iterator[dict[str, Any]]:
 
 def _critical(process: int, step: SimulatedStep) -> Iterator[dict[str, Any]]:
     """Yield the critical path as a separate process. Each slice ends where the next begins."""
-    path = sorted(
-        (
-            (span.start_s, span.end_s, f"{row.name}: {_title(span)}")
-            for row in step.rows
-            for span in row.spans
-            if span.critical
-        ),
-    )
+    spans = ((row, span) for row in step.rows for span in row.spans if span.critical)
+    path = sorted((span.start_s, span.end_s, f"{row.name}: {_title(span)}") for row, span in spans)
     if not path:
         return
     yield named("process_name", process, 0, "critical path")
@@ -93,17 +87,12 @@ def _critical(process: int, step: SimulatedStep) -> Iterator[dict[str, Any]]:
     for index, (start, end, title) in enumerate(path):
         over = min(end, path[index + 1][0]) if index + 1 < len(path) else end
         if us(over) > us(start):
-            at = {"ph": "X", "pid": process, "tid": 0, "ts": us(start), "dur": round(us(over) - us(start), 3)}
+            at = {"ph": "X", "pid": process, "tid": 0, "ts": us(start), "dur": lasts_us(start, over)}
             yield {"name": title, "cat": "critical path", **at}
 
 
 def _title(span: Span) -> str:
     return span.label if span.kind == "compute" else f"{span.kind} {span.label}"
-
-
-def _dur(span: Span) -> float:
-    """Return the duration between rounded ends, so that a slice never ends after the rounded start of its successor."""
-    return round(us(span.end_s) - us(span.start_s), 3)
 
 
 def _counter(process: int, link: LinkUse) -> Iterator[dict[str, Any]]:

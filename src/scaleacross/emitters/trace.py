@@ -27,8 +27,7 @@ def trace_json(timeline: PipelineTimeline) -> str:
     for rank, row in enumerate(timeline.rows):
         for cell, start, end in zip(row.actions, row.start_s, row.end_s, strict=True):
             kind = next(letter for letter in cell if letter.isalpha())
-            dur = round(us(end) - us(start), 3)  # between rounded ends: slices that follow one another never overlap
-            at = {"ph": "X", "pid": _COMPUTATION, "tid": rank, "ts": us(start), "dur": dur}
+            at = {"ph": "X", "pid": _COMPUTATION, "tid": rank, "ts": us(start), "dur": lasts_us(start, end)}
             events.append({"name": cell, "cat": _KINDS[kind], **at})
     for number, message in enumerate(timeline.messages):
         events += _message_events(number, message)
@@ -45,12 +44,8 @@ def _message_events(number: int, message: TimelineMessage) -> list[dict[str, Any
         {"ph": "e", "ts": us(message.arrival_s), **on_link},
         # a flow binds to the slice that encloses its time stamp, so it leaves just before the cell ends
         {"ph": "s", "ts": us(message.sent_s) - 0.001, "tid": message.source, **flow},
-        {
-            "ph": "f",
-            "ts": us(message.arrival_s),
-            "tid": message.target,
-            **flow,
-        },  # binds to the next cell of the receiver
+        # it binds to the next cell of the receiver
+        {"ph": "f", "ts": us(message.arrival_s), "tid": message.target, **flow},
     ]
 
 
@@ -62,6 +57,11 @@ def named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
 def us(seconds: float) -> float:
     """Return microseconds, rounded to the nanosecond."""
     return round(seconds * 1e6, 3)
+
+
+def lasts_us(start_s: float, end_s: float) -> float:
+    """Return the microseconds between rounded ends, so that slices that follow one another never overlap."""
+    return round(us(end_s) - us(start_s), 3)
 
 
 def events_json(events: Iterable[dict[str, Any]]) -> str:
