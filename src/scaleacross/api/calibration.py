@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from scaleacross.calibration.systems import ACCELERATOR_OF, SCALE_UP_OF
 from scaleacross.cost_models.kernels import ELEMENT_BYTES
 from scaleacross.errors import InputError, TooFewError
 from scaleacross.spec.plan import Plan
-from scaleacross.spec.progress import Progress
+from scaleacross.spec.progress import Progress, telling
 from scaleacross.validation.refit import Machines, accelerator_of, cases_on, refit
 from scaleacross.validation.runs import read_runs
 
@@ -39,14 +38,10 @@ class _Request:
     bases: Bases
     only: tuple[str, ...]
     date: str
-    progress: Callable[[Progress], None]
-    start_s: float = field(default_factory=time.monotonic)
+    tell: Callable[[str, int, int | None], None]
 
     def wants(self, label: str, entry: str | None) -> bool:
         return not self.only or label in self.only or entry in self.only
-
-    def tell(self, stage: str, done: int, total: int) -> None:
-        self.progress(Progress(stage, done, total, None, None, time.monotonic() - self.start_s))
 
 
 @dataclass(frozen=True)
@@ -107,7 +102,7 @@ def calibrate(
         bases_of(listed(base)),
         tuple(listed(only)),
         (today or date.today()).isoformat(),
-        progress or (lambda _: None),
+        telling(progress),
     )
     skipped: list[Skipped] = []
     tasks = [

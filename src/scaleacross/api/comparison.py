@@ -20,7 +20,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Axis
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import CostBreakdown, Decision, Plan
-from scaleacross.spec.progress import Progress
+from scaleacross.spec.progress import Progress, telling
 from scaleacross.workloads.problem import Problem
 
 DEFAULT_TIE_TOLERANCE = 0.005
@@ -90,9 +90,9 @@ def _simulated(
     problem: Problem, results: Sequence[BaselineResult], report: Callable[[Progress], None]
 ) -> list[BaselineResult]:
     """Return the baselines with their simulated step times in place of estimates."""
-    began, out = time.perf_counter(), []
+    tell, out = telling(report), []
     for index, result in enumerate(results):
-        report(Progress(f"simulating {result.name}", index, len(results), None, None, time.perf_counter() - began))
+        tell(f"simulating {result.name}", index, len(results))
         if result.decision is not None:
             found = stated(evaluated(problem, result.decision, degraded=False), problem)
             result = _timed(problem, result, found.cost, found.placement)
@@ -112,9 +112,9 @@ def baseline_results(
 
     ``time_limit_s`` holds for each, in seconds of ``clock``.
     """
-    began, found = time.perf_counter(), []
+    tell, found = telling(report), []
     for index, (name, baseline) in enumerate(BASELINES.items()):
-        report(Progress(f"baseline {name}", index, len(BASELINES), None, None, time.perf_counter() - began))
+        tell(f"baseline {name}", index, len(BASELINES))
         found.append(_result(problem, name, baseline, Clock(time_limit_s, clock)))
     return found
 

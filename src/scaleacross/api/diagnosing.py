@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from scaleacross.diagnosis.verdict import DEFAULT_SLOW_RATIO, diagnosis
 from scaleacross.errors import InputError
 from scaleacross.spec.diagnosis import Diagnosis
 from scaleacross.spec.launch import LaunchConfig
-from scaleacross.spec.progress import Progress
+from scaleacross.spec.progress import Progress, telling
 
 
 def diagnose(
@@ -45,12 +44,7 @@ def diagnose(
     numbers(slow_ratio=slow_ratio)
     if not slow_ratio > 1:
         raise InputError(f"slow_ratio is {slow_ratio}: a link as fast as predicted has 1, so give more than 1")
-    started = time.monotonic()
-    files = find_dumps(listed)
-
-    def report(stage: str, done: int, total: int | None) -> None:
-        progress(Progress(stage, done, total, None, None, time.monotonic() - started))
-
+    report, files = telling(progress), find_dumps(listed)
     with without_collector():
         traces, unreadable = read_dumps(files, lambda done: report("reading dumps", done, len(files)))
         report("looking for the root", 0, None)

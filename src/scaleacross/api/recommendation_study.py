@@ -20,7 +20,7 @@ from scaleacross.simulation.what_if import disturbance_of
 from scaleacross.solvers.embeddings.baselines import RULES, Outcome, translated
 from scaleacross.solvers.embeddings.infeasible import require_options
 from scaleacross.solvers.embeddings.reasons import busy_tables, memory_values
-from scaleacross.spec.progress import Progress
+from scaleacross.spec.progress import Progress, telling
 from scaleacross.spec.recommendation import (
     OF_IDLE,
     EmbeddingBaselineResult,
@@ -73,10 +73,9 @@ def compare_recommendation(
     require_options(own, problem.sharding)
     view = torchrec_view(problem, model, topology)
     outcomes: dict[str, tuple[Outcome, float]] = {}
-    begin = time.perf_counter()
+    tell = telling(progress)
     for number, (name, rule) in enumerate(RULES.items()):
-        if progress is not None:
-            progress(Progress("baselines", number, len(RULES), None, None, time.perf_counter() - begin))
+        tell("baselines", number, len(RULES))
         start = time.perf_counter()
         outcomes[name] = rule.decide(problem.sharding, view, time_limit_s), time.perf_counter() - start
     starts = [outcome.assignment for outcome, _ in outcomes.values() if outcome.assignment is not None]

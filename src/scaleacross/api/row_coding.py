@@ -18,7 +18,7 @@ from scaleacross.row_codec.quantiser import absolute_bound, checked_rows, distin
 from scaleacross.row_codec.stages import stages_here
 from scaleacross.spec.csv_table import csv_text
 from scaleacross.spec.exchange_codec import CodecFigures
-from scaleacross.spec.progress import Progress
+from scaleacross.spec.progress import Progress, telling
 
 Rows = NDArray[np.float32]
 COLUMNS: Final = (
@@ -63,11 +63,10 @@ def measure_codec(
         raise InputError(
             f"a bound of {wrong[0]:g}: bounds are shares of the range of a table's values, above 0 and at most 1"
         )
-    out, begin = [], time.perf_counter()
+    out, tell = [], telling(progress)
     names = tuple(encoders) or stages_here()
     for number, (table, batch) in enumerate(batches.items()):
-        if progress is not None:
-            progress(Progress("tables", number, len(batches), None, None, time.perf_counter() - begin))
+        tell("tables", number, len(batches))
         try:
             rows = checked_rows(batch)
         except InputError as error:

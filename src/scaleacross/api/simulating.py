@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,7 @@ from scaleacross.simulation.step_run import StepRun, no_collection, simulate_ste
 from scaleacross.simulation.what_if import disturbance_of
 from scaleacross.spec.execution_trace import ExecutionTrace
 from scaleacross.spec.plan import Plan
-from scaleacross.spec.progress import Progress
+from scaleacross.spec.progress import Progress, telling
 from scaleacross.spec.simulation import SimulatedStep, StepDraws
 from scaleacross.workloads.problem import Problem
 
@@ -94,14 +94,13 @@ def step_draws(
     if any(one.startswith("seed=") for one in what_if):
         raise InputError("what-if seed=… is of one step: --seed says where the draws begin")
     found = plan if isinstance(plan, Plan) else _verified(plan)
-    problem, began, seconds = problem_of(found.job, ()), time.monotonic(), []
+    problem, tell, seconds = problem_of(found.job, ()), telling(progress), []
     steady = [one for one in what_if if not one.startswith(JITTERS)]
     # draw -1 is the steady step, without jitter
     for draw in range(-1, draws):
         options = steady if draw < 0 else [*what_if, f"seed={seed + draw}"]
         seconds.append(simulate_step(found, problem, disturbance_of(options, found, problem.topology)).step_s)
-        if progress is not None:
-            progress(Progress("simulating steps", draw + 2, draws + 1, None, None, time.monotonic() - began))
+        tell("simulating steps", draw + 2, draws + 1)
     p5, p50, p95 = (float(value) for value in np.percentile(seconds[1:], [5, 50, 95]))
     return StepDraws(
         plan_name=found.job.name,
@@ -157,10 +156,5 @@ def _simulated_run(
     plan: Plan, what_if: Sequence[str], fold: bool, progress: Callable[[Progress], None] | None
 ) -> tuple[StepRun, Problem]:
     problem = problem_of(plan.job, ())
-    began = time.monotonic()
-
-    def told(done: int, total: int) -> None:
-        if progress is not None:
-            progress(Progress("simulating", done, total, None, None, time.monotonic() - began))
-
+    told = partial(telling(progress), "simulating")
     return simulate_step(plan, problem, disturbance_of(what_if, plan, problem.topology), fold, told), problem

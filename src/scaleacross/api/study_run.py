@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from scaleacross.api.engines import Engine, run_points
 from scaleacross.api.engines.outcome import FAILED, Record, Task
 from scaleacross.api.study_store import Store
-from scaleacross.spec.progress import Progress
+from scaleacross.spec.progress import Progress, telling
 
 
 def run_open(
@@ -34,11 +33,7 @@ def run_open(
     """
     records: dict[str, Record] = store.records if store else {}
     todo = {key: point for key, point in points.items() if _is_open(records.get(key))}
-    began, done, keys = time.perf_counter(), len(points) - len(todo), list(todo)
-
-    def tell() -> None:
-        if progress:
-            progress(Progress("points", done, len(points), None, None, time.perf_counter() - began))
+    tell, done, keys = telling(progress), len(points) - len(todo), list(todo)
 
     def on_done(index: int, outcome: Record) -> None:
         nonlocal done
@@ -46,9 +41,9 @@ def run_open(
         records[key] = {"key": key, **label(todo[key]), **outcome}
         if store:
             store.append(records[key])
-        tell()
+        tell("points", done, len(points))
 
-    tell()
+    tell("points", done, len(points))
     run_points(task, list(todo.values()), where, on_done)
     return records, len(todo)
 

@@ -9,7 +9,6 @@ stays that of its own search.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -27,7 +26,7 @@ from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision, Plan
-from scaleacross.spec.progress import Progress
+from scaleacross.spec.progress import Progress, telling
 from scaleacross.spec.study import Study
 
 SIMULATED: Final = 2
@@ -79,7 +78,7 @@ def try_neighbours(
         progress: called after every attempt.
     """
     near, first = neighbours(study), {key: index for index, key in reversed(list(enumerate(keys)))}
-    began, gained = time.perf_counter(), True
+    tell, gained = telling(progress), True
     while gained:  # a plan goes on along a line as long as it is faster
         attempts = {}
         for key, index in first.items():
@@ -88,7 +87,7 @@ def try_neighbours(
             tried = digest({"decisions": sorted(map(digest, decisions))})
             if decisions and _may_gain(points[index], own) and own.get("tried") != tried:
                 attempts[key] = tried, Attempt(points[index], own, decisions)
-        gained = _run(attempts, records, where, store, progress, began)
+        gained = _run(attempts, records, where, store, tell)
 
 
 def _bare_decisions(records: Iterable[Record]) -> list[Record]:
@@ -102,8 +101,7 @@ def _run(
     records: dict[str, Record],
     where: Engine,
     store: Store | None,
-    progress: Callable[[Progress], None] | None,
-    began: float,
+    tell: Callable[[str, int, int | None], None],
 ) -> bool:
     """Run the attempts; return whether any point gained."""
     keys, done, gained = list(attempts), 0, False
@@ -118,8 +116,7 @@ def _run(
             records[key] = {**records[key], **outcome, "tried": attempts[key][0]}
             if store:
                 store.append(records[key])
-        if progress:
-            progress(Progress("neighbours", done, len(keys), None, None, time.perf_counter() - began))
+        tell("neighbours", done, len(keys))
 
     run_points(attempt_outcome, [attempt for _, attempt in attempts.values()], where, on_done)
     return gained

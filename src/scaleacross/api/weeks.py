@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,7 @@ from scaleacross.simulation.what_if import SYNC
 from scaleacross.spec.goodput import LongRun, SlowSpell, TracedFailure
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan
-from scaleacross.spec.progress import Progress
+from scaleacross.spec.progress import Progress, telling
 from scaleacross.workloads.problem import Problem
 
 RATES: Final = "rates"
@@ -68,12 +68,7 @@ def simulate_weeks(
     trace = None if str(failures) == RATES else read_trace(Path(failures))
     model = stated.model.model_copy(update={"slow_spells": slow_spells(found, problem, what_if)})
     paces = _paces(found, what_if, max(min(draws, STEP_DRAWS), 1), seed, progress)
-    began = time.monotonic()
-
-    def told(done: int, total: int) -> None:
-        if progress is not None:
-            progress(Progress("simulating failures", done, total, None, None, time.monotonic() - began))
-
+    told = partial(telling(progress), "simulating failures")
     expected = useful_share(model)[0] * (sum(paces) / len(paces) if paces else 1.0) if trace is None else None
     run = long_run(
         model, days=days, draws=draws, seed=seed, trace=trace, closed_form=expected, paces=paces, progress=told

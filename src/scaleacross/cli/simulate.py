@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -236,21 +237,14 @@ def _write(step: SimulatedStep, trace: Path | None) -> list[str]:
 
 def _write_chakra(plan: Plan, folder: Path, what_if: Sequence[str], written: list[str]) -> str:
     """Write all Chakra files or none; return the reason why there is no network file, '' where there is one."""
-    import time
-
     from scaleacross.api import execution_trace
     from scaleacross.emitters import write_files
     from scaleacross.emitters.chakra import chakra_files
-    from scaleacross.spec.progress import Progress
+    from scaleacross.spec.progress import telling
 
-    began = time.monotonic()
     with searching() as show:
-        programs = execution_trace(plan, what_if=what_if, progress=show)
-        files, reason = chakra_files(
-            programs,
-            plan,
-            lambda done, total: show(Progress("writing traces", done, total, None, None, time.monotonic() - began)),
-        )
+        told = partial(telling(show), "writing traces")
+        files, reason = chakra_files(execution_trace(plan, what_if=what_if, progress=show), plan, told)
         paths = write_files(files, folder)
     written.append(f"{len(paths)} files to {folder}")
     return reason

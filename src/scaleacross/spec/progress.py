@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,3 +33,14 @@ class Progress:
     incumbent_s: float | None
     bound_s: float | None
     elapsed_s: float
+
+
+def telling(progress: Callable[[Progress], None] | None) -> Callable[[str, int, int | None], None]:
+    """Return a function that reports stage, done and total to ``progress``, if given, with the seconds since now."""
+    began = time.monotonic()
+
+    def tell(stage: str, done: int, total: int | None) -> None:
+        if progress is not None:
+            progress(Progress(stage, done, total, None, None, time.monotonic() - began))
+
+    return tell

@@ -5,7 +5,6 @@ One thing is not left out: the effects in the cost model were chosen with all so
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleacross.spec.progress import Progress
+from scaleacross.spec.progress import Progress, telling
 from scaleacross.validation.fitting import Linearised, linearise, moved, refit, row_weights
 from scaleacross.validation.mapping import Case, case_of
 from scaleacross.validation.metrics import Errors, errors
@@ -146,19 +145,11 @@ def apart(
 
     No parameter is fitted to the rows of ``judges``.
     """
-    began = time.monotonic()
-
-    def tell(done: int) -> None:
-        report(
-            Progress(
-                "timing measured runs with every parameter", done, len(cases), None, None, time.monotonic() - began
-            )
-        )
-
     scored = (*validation.scored, *(judges.scored if judges else ()))
     cases = tuple(case_of(one.run) for one in scored)
-    fits = np.arange(len(cases)) < len(validation.scored)
-    return apart_from(cases, np.array([measured_s(case) for case in cases]), linearise(cases, tell), fits)
+    fits, tell = np.arange(len(cases)) < len(validation.scored), telling(report)
+    linear = linearise(cases, lambda done: tell("timing measured runs with every parameter", done, len(cases)))
+    return apart_from(cases, np.array([measured_s(case) for case in cases]), linear, fits)
 
 
 def apart_from(cases: tuple[Case, ...], measured: Floats, linear: Linearised, fits: Truths | None = None) -> Apart:
