@@ -89,7 +89,7 @@ def group_on(topology: Topology | str | Path, num_ranks: int | None, stride: int
             f"{degree:,} ranks, {stride:,} apart, do not fit: '{found.name}' has {found.num_accelerators:,} accelerators; "
             "lower one of the two"
         )
-    allocation = first_accelerators(found, found.num_accelerators // tile * tile)
+    allocation = first_accelerators(found.buildings, found.num_accelerators // tile * tile)
     tiling = Tiling(found, allocation, build_levels(found, allocation), degree, stride)
     return tiling, exact_shape(degree, stride, tiling.levels)
 

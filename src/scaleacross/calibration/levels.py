@@ -111,9 +111,7 @@ class _Rows:
     def predict(self, benches: Sequence[Bench], keep: Ints, rate_share: float, latency_s: float) -> Floats:
         """Seconds of the benches' times that ``keep`` selects, (kept,), with these figures of the level."""
         changed = with_figures(self.topology, self.decision, self.level, rate_share, latency_s, None)
-        if self.decision.placement is None:
-            raise InputError("the plan has no placement")
-        links = links_of(build_levels(changed, self.decision.placement.fill))
+        links = links_of(build_levels(changed, self.decision.placed.fill))
         seconds = []
         for bench in benches:
             shape = one_row(self.shapes[bench.communicator])
@@ -134,9 +132,7 @@ class _Rows:
 
     def latency(self) -> float:
         """One-way latency that the level states, s."""
-        if self.decision.placement is None:
-            raise InputError("the plan has no placement")
-        return float(build_levels(self.topology, self.decision.placement.fill).latency[LINK_LEVELS.index(self.level)])
+        return float(build_levels(self.topology, self.decision.placed.fill).latency[LINK_LEVELS.index(self.level)])
 
 
 def _fit(rows: _Rows, benches: Sequence[Bench]) -> LevelFit:

@@ -48,7 +48,9 @@ def launch_config(plan: RecommendationPlan) -> LaunchConfig:
             "do not do yet: plan without compression"
         )
     topology = Topology.model_validate(job.topology)
-    placement = Placement(axis_order=("tp", "cp", *axes, "pp"), fill=first_accelerators(topology, size * groups))
+    placement = Placement(
+        axis_order=("tp", "cp", *axes, "pp"), fill=first_accelerators(topology.buildings, size * groups)
+    )
     order = order_of(topology, degrees, placement)
     rows, units = order.rows(), units_of(order, topology)
     batch = job.global_batch_samples // (size * groups)

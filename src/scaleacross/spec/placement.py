@@ -9,7 +9,7 @@ between them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from pydantic import Field, PositiveInt, field_validator
 from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.parallelism import GRID_AXES, Axis, Degrees, GridAxis
-from scaleacross.spec.topology import Topology
+from scaleacross.spec.topology import Building, Topology
 
 
 class BuildingShare(Spec):
@@ -28,10 +28,10 @@ class BuildingShare(Spec):
     num_accelerators: PositiveInt
 
 
-def first_accelerators(topology: Topology, number: int) -> tuple[BuildingShare, ...]:
-    """Allocation of the first ``number`` accelerators of ``topology``, building by building."""
+def first_accelerators(buildings: Iterable[Building], number: int) -> tuple[BuildingShare, ...]:
+    """Allocation of the first ``number`` accelerators of ``buildings``, one building after another."""
     shares, left = [], number
-    for building in topology.buildings:
+    for building in buildings:
         if taken := min(left, building.num_accelerators):
             shares.append(BuildingShare(building=building.name, num_accelerators=taken))
         left -= taken

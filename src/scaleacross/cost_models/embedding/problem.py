@@ -106,7 +106,7 @@ def allocation_of(job: RecommendationJob, topology: Topology) -> tuple[BuildingS
         raise InputError(
             f"global_batch_samples {job.global_batch_samples:,} is no multiple of {wanted:,} accelerators; nearest: {near:,}"
         )
-    allocation = first_accelerators(topology, wanted)
+    allocation = first_accelerators(topology.buildings, wanted)
     if conflict := library_conflict([topology.building(share.building) for share in allocation]):
         raise InputError(f"topology '{topology.name}': {conflict}")
     return allocation

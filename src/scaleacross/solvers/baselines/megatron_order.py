@@ -18,8 +18,9 @@ from scaleacross.solvers.baselines.rules import (
     as_megatron_runs_it,
     one_data_parallel_group,
 )
-from scaleacross.solvers.pools import AcceleratorPool, Allocation
+from scaleacross.solvers.pools import AcceleratorPool, Allocation, allocation_of
 from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.placement import first_accelerators
 from scaleacross.workloads.problem import Problem
 
 
@@ -40,10 +41,6 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
 
 def by_name(pool: AcceleratorPool, degrees: Degrees) -> list[Allocation]:
     """Return the allocation of the first hosts by name; none where it leaves an accelerator type unused."""
-    left, allocation = degrees.world_size, []
-    for building in sorted(pool.buildings, key=lambda building: building.name):
-        share = min(left, building.num_accelerators)
-        if share:
-            allocation.append((building.name, share))
-            left -= share
-    return [tuple(allocation)] if pool.uses_all_types(tuple(allocation)) else []
+    hosts = sorted(pool.buildings, key=lambda building: building.name)
+    allocation = allocation_of(first_accelerators(hosts, degrees.world_size))
+    return [allocation] if pool.uses_all_types(allocation) else []

@@ -34,8 +34,8 @@ from scaleacross.solvers.baselines.own_model import (
     without_hops_s,
 )
 from scaleacross.solvers.baselines.rules import MEGATRON_ORDER
-from scaleacross.solvers.pools import AcceleratorPool, Allocation, shares
-from scaleacross.spec.placement import Placement
+from scaleacross.solvers.pools import AcceleratorPool, Allocation, allocation_of, shares
+from scaleacross.spec.placement import Placement, first_accelerators
 from scaleacross.spec.topology import Building
 from scaleacross.workloads.problem import Problem
 
@@ -147,12 +147,8 @@ def _allocation(regions: Mapping[str, list[Building]], walk: Walk, stage_size: i
     allocation: list[tuple[str, int]] = []
     names = list(regions)
     for index, num_stages in walk.stages:
-        left = num_stages * stage_size
-        if left % unit and len(walk.stages) > 1:
+        number = num_stages * stage_size
+        if number % unit and len(walk.stages) > 1:
             return None
-        for building in regions[names[index]]:
-            share = min(left, building.num_accelerators)
-            if share:
-                allocation.append((building.name, share))
-                left -= share
+        allocation += allocation_of(first_accelerators(regions[names[index]], number))
     return tuple(allocation) if len(allocation) == 1 or all(share % unit == 0 for _, share in allocation) else None
