@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 import scaleacross as sa
 from cases import each
+from instances import accelerator, plain_job, plain_topology
 from oracles.exhaustive import exhaustive
 from priced import MONEY, POWER, spent, two
 from scaleacross.api import frontier
@@ -159,6 +161,18 @@ def test_a_front_by_work_is_the_same_again() -> None:
     first, second = (sa.pareto(job, ("step_time", MONEY), points=3, work_limit=20) for _ in range(2))
     assert [point.values for point in first.points] == [point.values for point in second.points]
     assert len(first.points) >= 2
+
+
+def test_a_short_search_within_limits_has_the_bounds_that_need_no_search() -> None:
+    topology = plain_topology(2, 2) | {"currency": "EUR"}
+    for number, building in enumerate(topology["regions"][0]["buildings"]):
+        building |= {"accelerator": accelerator(random.Random(number), f"type-{number}", 1000.0)}
+        building |= {"accelerator_price_per_hour": 1.0}
+    topology["trunks"][0]["egress_price_per_gb"] = 0.01
+    plan = sa.plan(plain_job(topology=topology), limits={MONEY: 1e-9}, work_limit=1, simulated=False)
+    least_s = max(bound.step_s for bound in plan.report.bounds)
+    assert plan.report.status == "time_limit"
+    assert plan.report.gap <= 1 - least_s / plan.report.objective_s
 
 
 @pytest.mark.heavy

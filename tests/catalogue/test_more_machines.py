@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -53,8 +54,12 @@ def test_a_torus_is_refused_with_the_reason(kind: str, said: str) -> None:
 
 
 def test_a_job_on_gaudi_has_no_other_accelerators() -> None:
-    with pytest.raises(InputError, match="h100-sxm NCCL and gaudi2 HCCL run collectives that cannot join"):
-        problem_of(job_on("gaudi2:64,h100:64"), ())
+    job = job_on("gaudi2:64,h100:64,mi300x:32")
+    with pytest.raises(InputError, match="h100-sxm NCCL and gaudi2 HCCL run collectives that cannot join") as refused:
+        problem_of(job, ())
+    ways_out = [re.findall(r"--set ([\w.-]+=\d+)", part) for part in str(refused.value).split("the others with")]
+    left = [[b.accelerator.name for b in problem_of(job, held).topology.buildings] for held in ways_out]
+    assert left == [["gaudi2"], ["h100-sxm", "mi300x"]]
     assert len(problem_of(job_on("mi300x:64,h100:64"), ()).topology.buildings) == 2
 
 

@@ -17,8 +17,9 @@ CASES: list[tuple[dict[str, Any], set[str]]] = [
     ({"micro_batch_sequences": 5}, {"micro_batch_sequences 5"}),
     ({"shard": "none", "degrees": {"ep": 2}, "workload": moe()}, {"shard none", "degrees.ep 2"}),
     ({"num_accelerators": 6}, {"num_accelerators 6", "whole hosts of 4 accelerators"}),
-    ({"num_accelerators": {"min": 17}}, {"num_accelerators from 17", "16 accelerators"}),
-    ({"num_accelerators": 24}, {"num_accelerators 24", "16 accelerators"}),
+    ({"num_accelerators": {"min": 17}}, {"num_accelerators from 17 (there are 16)", "16 accelerators"}),
+    ({"num_accelerators": 625}, {"num_accelerators 625 (there are 16)"}),
+    ({"num_accelerators": 24}, {"num_accelerators 24 (there are 16)", "16 accelerators"}),
     (
         {"topology": SMALL, "recompute": "none", "micro_batch_sequences": 8},
         {

@@ -83,6 +83,12 @@ def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
     return replace(problem, job=job, profile=profile_of(job, problem.workload))
 
 
+def _held_back(topology: Topology, *, hccl: bool) -> str:
+    """Return the overrides that hold back every building with HCCL, or every building without."""
+    held = (b for b in topology.buildings if (b.accelerator.collective_library == "hccl") == hccl)
+    return " ".join(f"--set spare_hosts.{building.name}={building.hosts}" for building in held)
+
+
 def _by_library(job: Job, topology: Topology) -> Job:
     """Return the job; where accelerators run HCCL, network settings stay the library's own.
 
@@ -93,9 +99,11 @@ def _by_library(job: Job, topology: Topology) -> Job:
     if "hccl" not in libraries:
         return job
     if len(libraries) > 1:
-        each = " and ".join(f"{name} {library.upper()}" for library, name in libraries.items())
+        *first, last = [f"{name} {library.upper()}" for library, name in libraries.items()]
         raise InputError(
-            f"job '{job.name}': {each} run collectives that cannot join each other: plan these buildings apart"
+            f"job '{job.name}': {', '.join(first)} and {last} run collectives that cannot join each other: plan these "
+            f"buildings apart, those of HCCL with {_held_back(topology, hccl=False)}, the others with "
+            f"{_held_back(topology, hccl=True)}"
         )
     chosen = {
         f"target {job.target}": job.target != "any",

@@ -69,7 +69,7 @@ def goal_report(
     bounds = arithmetic_bounds(problem)
     bound_s = max(bound.step_s for bound in bounds)
     if value is None:  # the step time within limits: the score is the step time
-        bound_s = state.bound_s
+        bound_s = min(step_s, max(bound_s, state.bound_s))
     gap = gap_of(value, step_s, bound_s)
     return SolveReport(
         objective_s=step_s,

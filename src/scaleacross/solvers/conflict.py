@@ -133,9 +133,9 @@ def _requirements(problem: Problem) -> dict[str, str]:
             out[f"degrees.{axis}"] = f"degrees.{axis} {wanted}"
     asked = job.num_accelerators
     if asked is not None:
-        out["num_accelerators"] = (
-            f"num_accelerators {asked:,}" if isinstance(asked, int) else f"num_accelerators {asked}"
-        )
+        owned = most_accelerators(problem.topology)
+        beyond = f" (there are {owned:,})" if job.least_accelerators > owned else ""
+        out["num_accelerators"] = f"num_accelerators {f'{asked:,}' if isinstance(asked, int) else asked}{beyond}"
     if job.failure_domains is not None:
         wanted = job.failure_domains
         out["failure_domains"] = (

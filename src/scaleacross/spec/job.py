@@ -313,6 +313,12 @@ class Job(Spec):
         return wanted is None or (wanted.allows(number) if isinstance(wanted, Range) else number == wanted)
 
     @property
+    def least_accelerators(self) -> int:
+        """Least number of accelerators that the job may use."""
+        wanted = self.num_accelerators
+        return wanted.min if isinstance(wanted, Range) else wanted or 1
+
+    @property
     def most_accelerators(self) -> int | None:
         """Largest number of accelerators that the job may use; None: no limit but the topology's."""
         return self.num_accelerators.max if isinstance(self.num_accelerators, Range) else self.num_accelerators

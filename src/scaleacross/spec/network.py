@@ -16,6 +16,7 @@ LINK_LEVELS: tuple[LinkLevel, ...] = get_args(LinkLevel)
 Transport = Literal["roce", "tcp"]
 
 MAX_LATENCY_S = 10.0
+MAX_BYTES_PER_S = 1e17
 
 
 def _in_seconds(latency_s: float) -> float:
@@ -29,6 +30,21 @@ def _in_seconds(latency_s: float) -> float:
 
 
 Latency = Annotated[float, AfterValidator(_in_seconds)]
+
+
+def _in_bytes_per_s(rate: float) -> float:
+    """Return the rate; refuse one that must be in another unit.
+
+    For comparison, the largest topology sends a tenth of the limit if each of its accelerators sends 10 GB/s.
+    """
+    if rate > MAX_BYTES_PER_S:
+        raise ValueError(
+            f"{rate:g} bytes/s is more than {MAX_BYTES_PER_S:g} bytes/s: check its unit (_gbit_per_s, _gbyte_per_s)"
+        )
+    return rate
+
+
+LinkRate = Annotated[float, Field(gt=0), AfterValidator(_in_bytes_per_s)]
 
 CurveOp = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
 CURVE_OPS: tuple[CurveOp, ...] = get_args(CurveOp)
@@ -67,7 +83,7 @@ class NetworkTechnology(SourcedSpec):
     """A link technology: its figures per accelerator and direction."""
 
     name: Name
-    bandwidth_bytes_per_s: PositiveFloat = Field(description="line rate per accelerator and direction, bytes/s")
+    bandwidth_bytes_per_s: LinkRate = Field(description="line rate per accelerator and direction, bytes/s")
     efficiency_fraction: float = Field(gt=0, le=1, description="share of line rate that large collectives reach")
     congestion_control: Name = Field(default="none", description="e.g. dcqcn, receiver-driven, none")
     load_balancing: Name = Field(default="none", description="e.g. ecmp, adaptive-routing, spray, none")
@@ -125,7 +141,7 @@ class Trunk(SourcedSpec):
     """
 
     between: tuple[Name, Name] = Field(description="names of the two buildings")
-    bandwidth_bytes_per_s: PositiveFloat | None = Field(
+    bandwidth_bytes_per_s: LinkRate | None = Field(
         default=None, description="aggregate capacity per direction, bytes/s"
     )
     oversubscription_ratio: float = Field(default=1.0, ge=1.0, description="o of 1:o")
