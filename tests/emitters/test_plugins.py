@@ -102,14 +102,21 @@ for operation in (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_
 print(proved)
 """
 MODULE = """
-from scaleacross.schedules.pipeline import PipelineSchedule, ScheduleFamily
+from scaleacross.schedules.pipeline import PipelineSchedule, ScheduleFamily, one_f_one_b
+from scaleacross.solvers.baselines import Baseline
 from scaleacross.workloads.dense_transformer import DenseTransformer as Model
 THREE = 3
 ILLEGAL = ScheduleFamily(lambda p, m, v: PipelineSchedule("illegal", p, m, 1, ((),) * p), lambda p, m, v: None)
+FEWER = ScheduleFamily(lambda p, m, v: one_f_one_b.generate(p, m - 1, v), lambda p, m, v: None)
+OTHER = ScheduleFamily(one_f_one_b.generate, lambda p, m, v: None)
+def failing(problem, clock): raise KeyError("key")
+CRASHES = Baseline("Crashes", "nowhere", failing)
+NOTHING = Baseline("Nothing", "nowhere", lambda problem, clock: None)
 RAISES = ScheduleFamily(lambda p, m, v: 1 / 0, lambda p, m, v: None)
 def nonsense(plan): return plan.nonsense
 def outside(plan): return {"../x": ""}
 def number(plan): return 3
+def nothing(plan): return {}
 """
 REAL = JOB.replace(JOB.splitlines()[2], "workload: llama3.1-8b").replace("[OneAtATime]", "[1F1B]")
 BROKEN: dict[str, tuple[str, str, str]] = {  # name: kind, object, what is said
@@ -117,10 +124,13 @@ BROKEN: dict[str, tuple[str, str, str]] = {  # name: kind, object, what is said
     "missing": ("schedules", "broken:MISSING", "AttributeError"),
     "three": ("schedules", "broken:THREE", "ScheduleFamily is expected, not a int"),
     "illegal": ("schedules", "broken:ILLEGAL", "VerificationError"),
+    "fewer": ("schedules", "broken:FEWER", "num_microbatches 1 where 2 is asked for"),
+    "other": ("schedules", "broken:OTHER", "name '1F1B' where 'other' is asked for"),
     "raises": ("schedules", "broken:RAISES", "ZeroDivisionError"),
     "nonsense": ("emitters", "broken:nonsense", "AttributeError"),
     "outside": ("emitters", "broken:outside", "'../x'"),
     "number": ("emitters", "broken:number", "dict is expected"),
+    "nothing": ("emitters", "broken:nothing", "it returns no file"),
     "renamed": ("workloads", "broken:Model", "not 'renamed'"),
 }
 
@@ -152,3 +162,22 @@ def test_a_broken_package_is_named_and_the_rest_works(tmp_path: Path) -> None:
     shown = " ".join(listed[1].split())
     assert shown.count("broken: ") >= 5
     assert "broken-package 0.1.0; ignored: a bundled one has this name" in shown
+
+
+@pytest.mark.slow
+def test_broken_baselines_are_named_and_the_others_compared(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(MODULE)
+    broken = {
+        "crashes": ("broken:CRASHES", "KeyError: 'key'"),
+        "no-outcome": ("broken:NOTHING", "Outcome is expected, not a NoneType"),
+        "no-baseline": ("nowhere:BASELINE", "ModuleNotFoundError"),
+    }
+    install(tmp_path, {"scaleacross.baselines": {name: value for name, (value, _) in broken.items()}}, "broken-package")
+    job = REAL.replace("pp: 4", "pp: 1")
+    ((code, text, messages),) = python(tmp_path, COMMANDS, [[["compare", "-", "--json", "--work-limit", "20"], job]])
+    assert code == 0, messages
+    results = {one["name"]: one for one in json.loads(text)["rivals"]}
+    assert results["production"]["decision"]
+    for name, (_, said) in broken.items():
+        assert results[name]["decision"] is None
+        assert f"plugin '{name}' of broken-package 0.1.0" in results[name]["reason"] and said in results[name]["reason"]

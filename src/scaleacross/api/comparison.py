@@ -13,7 +13,8 @@ from scaleacross.api.evaluation import evaluated
 from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan
 from scaleacross.api.problems import problem_of
 from scaleacross.api.stated import stated
-from scaleacross.solvers.baselines import BASELINES, Baseline, Clock
+from scaleacross.errors import PluginError
+from scaleacross.solvers.baselines import BASELINES, Clock
 from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.comparison import BaselineResult, Comparison
 from scaleacross.spec.job import Job
@@ -113,9 +114,9 @@ def baseline_results(
     ``time_limit_s`` holds for each, in seconds of ``clock``.
     """
     tell, found = telling(report), []
-    for index, (name, baseline) in enumerate(BASELINES.items()):
+    for index, name in enumerate(BASELINES):
         tell(f"baseline {name}", index, len(BASELINES))
-        found.append(_result(problem, name, baseline, Clock(time_limit_s, clock)))
+        found.append(_result(problem, name, Clock(time_limit_s, clock)))
     return found
 
 
@@ -132,9 +133,16 @@ def comparison_of(problem: Problem, ours: Plan, found: Sequence[BaselineResult],
     )
 
 
-def _result(problem: Problem, name: str, baseline: Baseline, clock: Clock) -> BaselineResult:
-    """Run a baseline, check its decision, and estimate its step time. An illegal decision is dropped, with the reason."""
-    outcome = baseline.decide(problem, clock)
+def _result(problem: Problem, name: str, clock: Clock) -> BaselineResult:
+    """Run a baseline, check its decision, and estimate its step time.
+
+    An illegal decision is dropped, with the reason. So is a baseline of a broken package: the others are compared.
+    """
+    try:
+        baseline = BASELINES[name]
+        outcome = baseline.decide(problem, clock)
+    except PluginError as error:
+        return BaselineResult(name=name, title=name, source="an installed package", decision=None, reason=str(error))
     decision, reason, cost = outcome.decision, outcome.reason, None
     if decision is not None:
         wrong = list(checks.illegal(problem, decision))

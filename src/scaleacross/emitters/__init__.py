@@ -68,6 +68,8 @@ def _accept(plugin: Plugin, render: Any) -> Emitter:
             parts = PurePath(name).parts
             if not isinstance(text, str) or not parts or PurePath(name).is_absolute() or ".." in parts:
                 raise PluginError(f"{plugin}: {str(name)[:60]!r}: a relative file name with its text is expected")
+        if not files:
+            raise PluginError(f"{plugin}: it returns no file; raise EmitError with the reason where it has none")
         return cast(dict[str, str], files)
 
     if not callable(render):

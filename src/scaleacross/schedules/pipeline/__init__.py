@@ -87,14 +87,27 @@ def _accept(plugin: Plugin, family: Any) -> ScheduleFamily:
 
     @lru_cache(maxsize=256)
     def generate(num_ranks: int, num_microbatches: int, num_chunks: int) -> PipelineSchedule:
+        asked = PipelineSchedule(plugin.name, num_ranks, num_microbatches, num_chunks, (), stated.placement)
         made = make(num_ranks, num_microbatches, num_chunks)
         try:
-            prove(expect(made, PipelineSchedule))
-        except (TypeError, VerificationError) as error:
+            _require_shape(expect(made, PipelineSchedule), asked)
+            prove(made)
+        except (TypeError, ValueError, VerificationError) as error:
             raise plugin.failed(error) from error
         return cast(PipelineSchedule, made)
 
     return stated._replace(generate=generate, refusal=guarded(plugin, stated.refusal))
+
+
+def _require_shape(made: PipelineSchedule, asked: PipelineSchedule) -> None:
+    """Raise ValueError where a schedule states another name, shape or placement than ``asked``.
+
+    A legal order of fewer micro-batches than asked for would be estimated as a faster step.
+    """
+    for field in ("num_ranks", "num_microbatches", "num_chunks", "placement", "num_copies", "name"):
+        got, wanted = getattr(made, field), getattr(asked, field)
+        if got != wanted:
+            raise ValueError(f"its schedule has {field} {got!r} where {wanted!r} is asked for")
 
 
 SCHEDULES: Final = Registry[ScheduleName, ScheduleFamily]("schedules", _BUNDLED, _accept)
