@@ -185,7 +185,9 @@ def test_what_cannot_be_expressed_is_refused(name: str, change: dict[str, object
 )
 def test_a_class_with_another_head_is_refused_unless_it_is_to_be_read_so(architecture: str) -> None:
     config = CONFIGS["Llama-3.1-8B"] | {"architectures": [architecture]}
-    with pytest.raises(InputError, match=f"architectures {architecture}: .* key 'read_as: llama'"):
+    with pytest.raises(
+        InputError, match=f"architectures {architecture}: .* key 'read_as: llama' to the file; .* show workload"
+    ):
         from_hf_config(config, "x")
     assert from_hf_config(config, "x", read_as="llama") == from_hf_config(CONFIGS["Llama-3.1-8B"], "x")
 
@@ -396,3 +398,9 @@ def test_rope_of_sliding_layers_is_their_own() -> None:
     kinds = from_hf_config(CONFIGS["gemma-3-1b"], "x").kinds
     bases = {name: kind.mixer.rope.base for name, kind in kinds.items()}  # type: ignore[union-attr]
     assert bases == {"sliding_block": 10_000, "full_block": 1_000_000}
+
+
+def test_heads_that_do_not_divide_are_said_without_the_words_of_a_library() -> None:
+    config = {**CONFIGS["Llama-3.1-8B"], "num_key_value_heads": 7}
+    with pytest.raises(InputError, match=r"of model_type 'llama': num_heads 32 is no multiple of num_kv_heads 7$"):
+        from_hf_config(config, "x")

@@ -59,8 +59,16 @@ def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Dec
         unread = tuple(_shown(key, config[key]) for key in keys.unread())
         return Decoder.model_validate({**fields, "tied_embedding": tied, "unread_keys": unread})
     except ValidationError as error:
-        details = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        details = "; ".join(
+            ": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, "))))
+            for one in error.errors()
+        )
         raise keys.fail(details) from None
+
+
+def _read_as_key(chosen: str) -> str:
+    """Return how to have a file read as another type, in words that hold for every command."""
+    return f"add the key '{READ_AS}: {chosen}' to the file; a look first: scaleacross show workload FILE --as {chosen}"
 
 
 def _require_language_model(classes: object, chosen: str) -> None:
@@ -70,7 +78,7 @@ def _require_language_model(classes: object, chosen: str) -> None:
     if others:
         raise InputError(
             f"architectures {', '.join(others)}: models with an output matrix over the vocabulary are read (…ForCausalLM), this "
-            f"class has another head or none. To plan it with one, add the key '{READ_AS}: {chosen}' (--as {chosen})"
+            f"class has another head or none. To plan it with one, {_read_as_key(chosen)}"
         )
 
 
@@ -123,7 +131,7 @@ def _unknown(config: Config, chosen: object) -> str:
         f"model_type {chosen!r} is not read; {supported}. Keys do not say all that its class computes (gates, norms, biases). "
         f"Read as {nearest}, it has {read.profile().total_parameters:,} parameters, and its keys leave out: "
         f"{', '.join(read.unread_keys) or 'none'}. If that is the published count and the layers are the same, take it so: "
-        f"add the key '{READ_AS}: {nearest}' (--as {nearest})"
+        f"{_read_as_key(nearest)}"
     )
 
 
