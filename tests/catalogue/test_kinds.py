@@ -20,6 +20,9 @@ PLANS = {
     "study": {"base": ["x"], "grid": {}},
     "training job": {"workload": "x", "topology": "y", "sequence_length": 8},
     "topology": {"name": "x", "regions": [], "trunks": []},
+    "launch": {"schema_version": 1, "plan_name": "x", "plan_sha256": "0", "world_size": 8},
+    "comparison": {"schema_version": 1, "plan": {}, "rivals": []},
+    "simulation": {"plan_name": "x", "step_s": 1.0, "what_if": []},
 }
 INFERENCE = "a plan of inference cards, which no command reads; 'scaleacross plan JOB -o DIR' shows and writes it anew"
 CARDS = "an inference job (cards); plan takes it, and no other command (in Python: plan_inference)"
@@ -59,6 +62,9 @@ def json_of(path: Path) -> object:
         ("sweep", "training plan", "a plan, not a job"),
         ("sweep", "training job", f"{JOB}, and sweep takes it as the base of a study"),
         *((command, "topology", "a topology, which a job names (topology: FILE)") for command in ("plan", "evaluate", "sweep")),
+        *((command, "launch", "what a plan launches, which run and bench take") for command in ("verify", "explain", "emit")),
+        *((command, "comparison", "a comparison; our plan is plan.json beside it") for command in ("verify", "evaluate")),
+        ("verify", "simulation", "a simulated step of a plan; give the plan.json that was simulated"),
         ("compare", "decision", "settings (a job and a decision), which evaluate and explain take"),
     ],
 )  # fmt: skip

@@ -44,3 +44,9 @@ def test_keys_that_no_reader_asked_for_are_named() -> None:
     workload = from_hf_config(CONFIGS["Llama-3.1-8B"] | more, "x")
     assert workload.unread_keys == ("flux", "num_local_experts 8")
     assert dict(workload.remarks())["keys not read"].startswith("flux, num_local_experts 8: ")
+
+
+def test_heads_that_do_not_divide_are_said_without_the_words_of_a_library() -> None:
+    config = {**CONFIGS["Llama-3.1-8B"], "num_key_value_heads": 7}
+    with pytest.raises(InputError, match=r"of model_type 'llama': num_heads 32 is no multiple of num_kv_heads 7$"):
+        from_hf_config(config, "x")

@@ -218,14 +218,12 @@ def with_hosts(plan: Plan, ref: str | Path) -> Plan:
             raise InputError(
                 f"{source.label}: {got:,} host names for '{share.building}', of which the plan uses {used:,} hosts"
             )
-    full = {"name": topology.name, "description": topology.description, "currency": topology.currency}
     regions = [
         {"name": region.name, "buildings": [named.get(one.name, one) for one in region.buildings]}
         for region in topology.regions
     ]
-    bound = Topology.model_validate(
-        {**full, "regions": regions, "trunks": topology.trunks, "provenance": topology.provenance}
-    )
+    others = {field: getattr(topology, field) for field in Topology.model_fields if field != "regions"}
+    bound = Topology.model_validate({**others, "regions": regions})
     job = plan.job.model_copy(update={"topology": bound.model_dump(mode="json")})
     return plan.model_copy(update={"job": job})
 

@@ -11,7 +11,7 @@ from scaleacross.workloads.recommendation import Family
 
 Kind = Literal[
     "training job", "training plan", "decision", "recommendation job", "recommendation plan", "inference job",
-    "inference plan", "study", "topology",
+    "inference plan", "study", "topology", "launch", "comparison", "simulation",
 ]  # fmt: skip
 FAMILIES: Final = get_args(Family)
 """Families of recommendation models."""
@@ -33,6 +33,9 @@ _SAID: Final[Mapping[Kind, str]] = {
     "study": "a study, which sweep takes",
     "topology": "a topology, which a job names (topology: FILE); 'scaleacross init DIR --topology FILE' writes the job, and "
     "'show topology FILE' shows it",
+    "launch": "what a plan launches, which run and bench take; the plan itself is plan.json beside it",
+    "comparison": "a comparison; our plan is plan.json beside it, and a baseline's settings are rivals/NAME.json",
+    "simulation": "a simulated step of a plan; give the plan.json that was simulated",
 }
 
 
@@ -43,6 +46,12 @@ def kind_of(data: object) -> Kind | None:
     version, keys = data.get("schema_version"), data.keys()
     if isinstance(version, str) and version in _OWN_VERSIONS:
         return _OWN_VERSIONS[version]
+    if {"plan_name", "plan_sha256"} <= keys:
+        return "launch"
+    if {"plan", "rivals"} <= keys:
+        return "comparison"
+    if {"plan_name", "what_if"} <= keys:
+        return "simulation"
     if {"decision", "layers_per_stage"} <= keys:
         return "training plan"
     if {"job", "decision"} <= keys:

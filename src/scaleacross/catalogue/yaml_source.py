@@ -79,7 +79,8 @@ def read_file(path: Path) -> Source:
         InputError: unreadable, too large, not text, not plain data, or empty.
     """
     text = read_text(path)
-    source = _parse_json(text, path) if path.suffix == ".json" else parse_yaml(text, str(path), path.parent)
+    json_text = path.suffix == ".json" and bool(text.strip())
+    source = _parse_json(text, path) if json_text else parse_yaml(text, str(path), path.parent)
     if source.data is None:
         raise InputError(f"{path}: the file is empty; a mapping (key: value) is expected")
     return source
@@ -130,10 +131,17 @@ def _parse_json(text: str, path: Path) -> Source:
     try:
         data = json.loads(text, parse_constant=refuse_constant)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+        raise InputError(
+            f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}{_cut_off(text, error.pos)}"
+        ) from None
     except (RecursionError, ValueError) as error:
         raise InputError(f"{path}: not JSON that can be read: {error}") from None
     return Source(str(path), data, {(): str(path)}, path.parent)
+
+
+def _cut_off(text: str, position: int) -> str:
+    """Return a note where the rest of a JSON text has neither a bracket nor a brace that closes, else ''."""
+    return "" if {"]", "}"} & set(text[position:]) else "; the file ends early: was it copied whole?"
 
 
 def parse_yaml(text: str, label: str, folder: Path | None = None) -> Source:
