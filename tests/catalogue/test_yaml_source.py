@@ -112,7 +112,7 @@ def test_a_directory_is_answered_with_the_file_in_it(
     """``init DIR`` and ``plan -o DIR`` write a directory; its name alone was "no file and no name in the catalogue"."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
-    with pytest.raises(InputError, match="no name in the catalogue"):
+    with pytest.raises(InputError, match=f"mine is a directory without {written} and no name in the catalogue"):
         find(kind, "mine")
     (tmp_path / "mine" / written).write_text("{}")
     for ref in ("mine", "./mine"):

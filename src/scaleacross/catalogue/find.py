@@ -107,7 +107,9 @@ def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:
             return known[name]
         if written := next(filter(None, (_written_in(kind, candidate) for candidate in candidates)), None):
             raise InputError(f"{ref} is a directory; name {written}")
-        where = f"no file and no name in the catalogue ({', '.join(f'{base}/{kind}' for base in config_folders())})"
+        folders = [candidate for candidate in candidates if candidate.is_dir()]
+        here = f"{folders[0]} is a directory without {_WRITTEN[kind]}" if folders and kind in _WRITTEN else "no file"
+        where = f"{here} and no name in the catalogue ({', '.join(f'{base}/{kind}' for base in config_folders())})"
     else:
         where = "no such file"
     word = next((ref.removesuffix(suffix) for suffix in _SUFFIXES if ref.endswith(suffix)), ref).rsplit("/", 1)[-1]

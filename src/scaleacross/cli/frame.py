@@ -28,7 +28,31 @@ EXIT_CODES = "Exit codes: 0 done, 1 unexpected error, 2 bad input, 3 no plan fit
 
 def output_folder(text: str) -> Any:
     """Return the option -o for a folder; ``text`` is its help."""
-    return typer.Option("-o", "--output", metavar="DIR", file_okay=False, help=text)
+    return typer.Option("-o", "--output", metavar="DIR", file_okay=False, help=text, callback=_writable)
+
+
+def _exists(path: Path) -> bool:
+    """Return whether the path is there, as far as this user may look."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return False
+
+
+def _writable(folder: Path | None) -> Path | None:
+    """Return the folder.
+
+    Raises:
+        BadParameter: it cannot be made or written; said here, because a search of an hour may come first.
+    """
+    if folder is None:
+        return None
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if _exists(one))
+    if not there.is_dir():
+        raise typer.BadParameter(f"{there} is a file: a folder is needed there; remove it or choose another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise typer.BadParameter(f"cannot write to {there}: permission denied; choose another place")
+    return folder
 
 
 Directory = Annotated[Path | None, output_folder("Write plan.json, launch files and report.html to DIR.")]
