@@ -302,7 +302,7 @@ class GoalPlacer(Placer):
             ValueError: the bounder has no goal.
         """
         if not isinstance(self.bounder, GoalBounder):
-            raise ValueError("a GoalPlacer needs a GoalPricing")
+            raise ValueError("a GoalPlacer needs a GoalBounder")
         return self.bounder
 
     def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
@@ -354,7 +354,7 @@ class BalancedGoalPlacer(EveryPlacement):
         """The placement and balance with the least score within the limits; None when there is none. All are tried."""
         bounder = self.bounder
         if not isinstance(bounder, GoalBounder):
-            raise ValueError("a BalancedGoalPlacer needs a GoalPricing")
+            raise ValueError("a BalancedGoalPlacer needs a GoalBounder")
         measure, best_score, best = bounder.goal.measure, np.inf, None
         for trial in self._balanced(candidates, wanted.among(orders_of(candidates))):
             balance = trial.balance
