@@ -15,9 +15,11 @@ from typing import ClassVar
 import numpy as np
 
 from scaleacross.cost_models.candidates import Candidates
+from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.recomputation import is_by_stage
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
+from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.every_placement import EveryPlacement, layout_axes
 from scaleacross.solvers.mixed_pools import MixedBounder, of_one_type
 from scaleacross.solvers.place_parallelism import ANYWHERE, AxisOrder, PlacementDecision, Wanted, axes_of, orders_of
@@ -64,8 +66,7 @@ class UnequalLayers(EveryPlacement):
         degrees, idle = candidates.decision(0).degrees, axes_of(candidates)[1]
         size, axes = degrees.world_size, layout_axes(degrees, (*idle, *orders[0]))
         layouts = (self._layout(size, allocation, axes) for allocation in self.allocations_of(candidates))
-        balances_of = balancer.by_stage if is_by_stage(balancer.candidates) else balancer.unequal
-        balances = next(filter(None, (list(balances_of(layout)) for layout in layouts)), [])
+        balances = next(filter(None, (list(self._balances(balancer, layout)) for layout in layouts)), [])
         limit_s = cutoff_s + float(placement_free_s(mixed.volumes(candidates, work))[0])
         bounds = np.full(len(orders), np.inf)
         for balance in balances:  # all layouts of one type have the same balances
@@ -75,3 +76,6 @@ class UnequalLayers(EveryPlacement):
                 bounds = np.minimum(bounds, (free_s + known.order_bounds_s(ranks, works, orders)).max(axis=1))
         added_s = bounds - (limit_s - cutoff_s)
         return {order: added for order, added in zip(orders, added_s.tolist(), strict=True) if added < cutoff_s}
+
+    def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
+        return balancer.by_stage(layout) if is_by_stage(balancer.candidates) else balancer.unequal(layout)
