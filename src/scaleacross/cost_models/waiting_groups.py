@@ -66,12 +66,6 @@ class RankGroups(NamedTuple):
         longest: Floats = np.maximum(np.concatenate(seconds, axis=-1), seconds[0])
         return longest[..., self.of]
 
-    @property
-    def shares(self) -> Floats:
-        """Share of the groups on inter-building links that are of each pipeline rank, (ranks,)."""
-        own = np.array([_on_trunks(group.shape) for group in self.kinds])[self.of]
-        return np.asarray(own / own.sum())
-
     def on(self, ranks: Ints) -> Group:
         """The group of each of ``ranks``, its row among those of all kinds."""
         first = self.kinds[0]
@@ -81,11 +75,6 @@ class RankGroups(NamedTuple):
     def each(self, figures: Callable[[Group], Floats]) -> Floats:
         """Stack of a figure (...,) of every rank's groups, (..., ranks)."""
         return np.stack([figures(group) for group in self.kinds], axis=-1)[..., self.of]
-
-
-def _on_trunks(shape: GroupShape) -> float:
-    """Groups of one row that share an inter-building link."""
-    return float(np.max(np.where(shape.fanout > 1, shape.crossing, 0.0)[..., CAMPUS:]))
 
 
 def told_apart(extent: Ints | int, largest: Floats | Ints | float, ranks: Ints | int) -> Bools:

@@ -57,8 +57,8 @@ def least_communicators(
 ) -> tuple[Floats, ...]:
     """Lower bound on ``communicators``, as bounds need it (``least_passes``).
 
-    Traffic of every pass is timed as if its group were alone on inter-building links. Of several pipeline ranks some
-    may have groups inside one building, and the bound counts all ranks as such. All groups share links in the BUSY
+    Traffic of every pass is timed as if its group were alone on inter-building links. Where groups of some pipeline ranks
+    stay inside one building, the bound counts all ranks as such. All groups share links in the BUSY
     rows, so these rows count only groups that cross buildings. Relaxed shapes may cross inter-building links in place
     of other links, so their BUSY rows count what these links carry.
     """
@@ -100,8 +100,16 @@ def without_trunks(group: Group) -> Group:
 
 
 def inside_buildings(group: Group) -> Group:
-    """The groups as if they stayed inside one building, alone on its links beyond domains."""
-    return group.kept(("inside",), lambda: replace(without_trunks(group), shape=near_shape(group.shape)))
+    """The groups, alone on links beyond domains, as if all lay like those that stay inside one building.
+
+    Exact shapes of which every group crosses buildings are unchanged.
+    """
+    return group.kept(("inside",), lambda: replace(without_trunks(group), shape=_inside(group.shape)))
+
+
+def _inside(shape: GroupShape) -> GroupShape:
+    stays = np.asarray((shape.nearer[..., :CAMPUS, 0, :] > 1).any(axis=(-2, -1)))
+    return near_shape(shape, stays | isinstance(shape, RelaxedShape))
 
 
 def on_trunks(group: Group) -> Group:

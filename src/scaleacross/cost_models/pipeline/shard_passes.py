@@ -201,22 +201,21 @@ def timed_s(
     return passed, max(replicated, busy_s if replicas else 0.0, passed) - passed
 
 
-def passes_busy_s(volumes: Volumes, groups: Mapping[str, Group], shares: Mapping[str, Floats]) -> Floats:
-    """Least seconds for which gathers and reductions keep inter-building links busy, (4, p·v).
+def passes_busy_s(volumes: Volumes, groups: Mapping[str, Group], ranks: int) -> Floats:
+    """Least seconds for which gathers and reductions keep inter-building links busy, a rank's share of all ``ranks``.
 
-    The rows are F, B, I and W of every virtual stage.
+    The shape is (4, p·v): F, B, I and W of every virtual stage.
 
     Args:
         volumes: a row for every virtual stage.
         groups: one row each, with the links shared by all groups.
-        shares: by communicator, share of its groups there that are of each stage's rank, (p·v,).
     """
     ahead, back = np.zeros((2, len(volumes.candidates)))
     for axis in SHARDED:
         parts = communicators(axis, volumes, groups[axis], groups["expert"])
         for name, part in zip((axis, "expert"), parts, strict=False):
             if crosses_buildings(groups[name].shape).any():
-                forward, backward = part[BUSY][EVERY_PASS] * shares[name]
+                forward, backward = part[BUSY][EVERY_PASS] / ranks
                 ahead, back = ahead + forward, back + backward
     again = ahead if int(pass_gathers(volumes.candidates)[0]) > 1 else 0 * ahead
     return np.stack([ahead, back, again, back - again])

@@ -17,7 +17,6 @@ from scaleacross.cost_models.axes import Calls, axis_calls, heads_s
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.crossing_shapes import SHARD_COMMUNICATORS
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.pipeline.placed import TimedPipeline, layers_busy_s, stage_seconds, timed_pipelines
 from scaleacross.cost_models.pipeline.shard_passes import ShardCalls, passes_busy_s
@@ -80,10 +79,11 @@ class UnplacedPipelines:
         alone = {**groups, **apart}
         held = self.stage_volumes
         of_stages = {name: own.on(self.any_stages.rank) for name, own in shards.items()}
-        passes, inside = ShardCalls.of(held, {**alone, **of_stages}), groups
+        passes, inside, busy_s = ShardCalls.of(held, {**alone, **of_stages}), groups, self._links_busy_s(groups)
         if passes is not None and any(crosses_buildings(group.shape).any() for group in groups.values()):
             inside = {name: without_trunks(group) for name, group in groups.items()}
             passes = passes.keeping_busy(held, inside)
+            busy_s["dp"] = passes_busy_s(held, groups, int(self.volumes.candidates.pp[0]))
         by_type = {
             name: stage_seconds(
                 self.volumes,
@@ -94,37 +94,25 @@ class UnplacedPipelines:
             )
             for name, work in self.stages.items()
         }
-        busy_s = self._links_busy_s(groups, waits, None if passes is None else shards)
         message, ranks = axis_calls("pp", self.volumes, groups["pp"]).message, self.any_stages.rank
         return timed_pipelines(self.volumes, by_type, ranks, self.layout, self.micro_batches, message, busy_s)
 
-    def _links_busy_s(
-        self, groups: Mapping[str, Group], waits: Mapping[str, RankGroups], shards: Mapping[str, RankGroups] | None
-    ) -> dict[str, Floats]:
+    def _links_busy_s(self, groups: Mapping[str, Group]) -> dict[str, Floats]:
         """Least seconds for which waits of F, B, I and W of every virtual stage keep inter-building links busy.
 
-        The shape is (4, p·v) by component. A rank with more ``groups`` on these links keeps them busy for longer, and
-        one without any does not. ``shards``: None where no layer gathers parameters or scatters gradients.
+        The shape is (4, p·v) by component, in the mean over ranks. ``groups`` share these links with all others.
         """
-        names, out = ("tp", "cp", "ep"), {}
+        names = ("tp", "cp", "ep")
         crossing = {name for name in names if crosses_buildings(groups[name].shape).any()}
-        if crossing:
-            calls = zip(names, self._calls_on(next(iter(self.stages)), groups, NO_RANKS), strict=True)
-            each = layers_busy_s(self.any_stages, *(own if name in crossing else Calls() for name, own in calls))
-            out = {
-                name: np.stack([ahead, back, back, 0 * back]) * self._shares(name, waits)
-                for name, (ahead, back) in zip(names, each, strict=True)
-                if name in crossing
-            }
-        if shards is not None and any(crosses_buildings(group.shape).any() for group in groups.values()):
-            shares = {name: self._shares(name, shards) for name in SHARD_COMMUNICATORS}
-            out["dp"] = passes_busy_s(self.stage_volumes, groups, shares)
-        return out
-
-    def _shares(self, name: str, ranks: Mapping[str, RankGroups]) -> Floats:
-        """Share of a communicator's groups on inter-building links that are of each stage's rank, (p·v,)."""
-        stages = self.any_stages.rank
-        return ranks[name].shares[stages] if name in ranks else np.full(len(stages), 1 / self.volumes.candidates.pp[0])
+        if not crossing:
+            return {}
+        calls = zip(names, self._calls_on(next(iter(self.stages)), groups, NO_RANKS), strict=True)
+        each = layers_busy_s(self.any_stages, *(own if name in crossing else Calls() for name, own in calls))
+        return {
+            name: np.stack([ahead, back, back, 0 * back]) / float(self.volumes.candidates.pp[0])
+            for name, (ahead, back) in zip(names, each, strict=True)
+            if name in crossing
+        }
 
     def _calls_on(self, accelerator: str, groups: Mapping[str, Group], waits: Mapping[str, RankGroups]) -> list[Calls]:
         """Calls of tp, cp and dp_shard on one accelerator type."""
