@@ -45,7 +45,7 @@ def exposed(chunks: tuple[int, int], ends: StageEnds, each: list[float], window:
     """Exposed seconds of a rank with two chunks, over communicators in sequence with ``each`` per bucket."""
     buckets = float(sum(chunks))
     held = stages([float(one) for one in chunks], [0, 0])
-    rank = held, ends, np.array(chunks, dtype=float), np.array([buckets]), np.array([buckets])
+    rank = held, ends, np.array(chunks, dtype=float), np.array([buckets])
     of = gradient_chunks(*rank, np.zeros(1)), parameter_chunks(*rank, np.zeros(1))
     nothing, one = np.zeros(1), np.ones(1)
     endless = Window(np.full(1, 1e9), one / buckets, nothing, one, nothing, one < 0, NO_CHUNKS)
@@ -103,12 +103,10 @@ def test_parameters_are_gathered_before_the_forward_passes_that_need_them(
     assert found == pytest.approx(max(late, sum(each)))
 
 
-def test_a_rank_that_holds_little_has_little_left() -> None:
-    ends = StageEnds(*np.zeros((4, 2)), 10.0)
-    gradients = gradient_chunks(
-        stages([1.0, 8.0], [0, 1]), ends, np.array([1.0, 4.0]), np.full(2, 4.0), np.full(2, 8.0), np.zeros(2)
-    )
-    assert (gradients.of_pace + gradients.of_calls).tolist() == pytest.approx(np.array([[1 / 8, 1], [1 / 8, 1 / 4]]))
+def test_every_rank_has_the_traffic_of_its_own_parameters_left() -> None:
+    ends, buckets = StageEnds(*np.zeros((4, 2)), 10.0), np.array([1.0, 4.0])
+    gradients = gradient_chunks(stages([1.0, 8.0], [0, 1]), ends, buckets, buckets, np.zeros(2))
+    assert (gradients.of_pace + gradients.of_calls).tolist() == [[1, 1], [1, 1 / 4]]
     assert gradients.length_s.tolist() == [[10.0, 10.0]] * 2
 
 
@@ -120,8 +118,8 @@ def test_what_is_reduced_before_takes_multiprocessors_from_computation() -> None
     """
     ends = StageEnds(np.zeros(4), np.zeros(4), np.array([6.0, 4.0, 2.0, 0.0]), np.array([8.0, 6.0, 4.0, 2.0]), 8.0)
     held, four = stages([1.0] * 4, [0] * 4), np.array([4.0])
-    gradients = gradient_chunks(held, ends, np.ones(4), four, four, np.array([0.1]))
-    plain = gradient_chunks(held, ends, np.ones(4), four, four, np.zeros(1))
+    gradients = gradient_chunks(held, ends, np.ones(4), four, np.array([0.1]))
+    plain = gradient_chunks(held, ends, np.ones(4), four, np.zeros(1))
     assert (gradients.of_calls - plain.of_calls)[:4, 0].tolist() == pytest.approx([0.075, 0.05, 0.025, 0.0])
 
 
@@ -170,7 +168,7 @@ def test_what_is_gathered_after_a_bucket_takes_multiprocessors() -> None:
 
     Of two buckets the first is exposed. Computation after it loses the held share of the other's seconds.
     """
-    rank = stages([1.0], [0]), StageEnds(*np.zeros((4, 1)), 0.0), np.array([2.0]), np.array([2.0]), np.ones(1)
+    rank = stages([1.0], [0]), StageEnds(*np.zeros((4, 1)), 0.0), np.array([2.0]), np.array([2.0])
     found = parameter_chunks(*rank, np.array([0.1]))
     assert found.of_pace.ravel().tolist() == [1.0, 0.0]
     assert found.of_calls.ravel().tolist() == pytest.approx([0.0, 1 / 2 + 0.1 / 2])

@@ -60,6 +60,13 @@ class StageWork:
     dense_parameters: Floats
     expert_parameters: Floats
 
+    @property
+    def held_share(self) -> Floats:
+        """Share of every stage in the parameters of its rank, (p·v,); 0 on a rank without any."""
+        held = self.dense_parameters + self.expert_parameters
+        of_ranks = np.bincount(self.rank, weights=held)
+        return np.asarray(held / np.maximum(1.0, of_ranks)[self.rank])
+
 
 def stage_work(timed: TimedLayers, split: Split) -> dict[str, StageWork]:
     """Work of a decision by accelerator type; ``split``: [pipeline rank][chunk] -> layers.

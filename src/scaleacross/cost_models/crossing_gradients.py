@@ -18,7 +18,7 @@ pass of their stage, waits and messages included.
 Passes are taken to leave these links to gradients and parameters. Where they use them, too, estimates
 are up to 10 % too low (docs/results/ablation.md).
 
-Communicators follow one another. A rank with fewer parameters than the fullest takes its share of that one's seconds.
+Communicators follow one another. A stage takes the share of its rank's seconds that it has in the rank's parameters.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Ranks(NamedTuple):
     """The pipeline ranks of a placed decision.
 
     Attributes:
-        volumes: a row for every rank, with the gradients of the fullest one.
+        volumes: a row for every rank.
         stages: work of every virtual stage.
         pieces: buckets in which the traffic of each virtual stage travels, (p·v,).
         passes: the pipeline that the ranks run.
@@ -91,10 +91,10 @@ class Ranks(NamedTuple):
         return self.passes.ends
 
     @property
-    def share(self) -> Floats:
-        """Share of every stage in the gradients that ``volumes`` count for its rank, (p·v,)."""
-        held = self.stages.dense_parameters + self.stages.expert_parameters
-        return np.asarray(held / _carried(self)[0][self.stages.rank])
+    def taken(self) -> Floats:
+        """Seconds by which computation falls behind per second of concurrent traffic, (ranks,)."""
+        work = self.volumes.work
+        return work.contention_fraction * (1 - work.elementwise_fraction)
 
 
 def gradients_cross(volumes: Volumes, groups: Mapping[str, Group]) -> bool:
@@ -151,13 +151,13 @@ class CrossingTraffic:
 
     def _behind_passes(self, pace_s: Floats) -> tuple[ChunkWindows, ChunkWindows]:
         """Windows of gradients, ``pace_s`` alone, and parameters, as if passes left the links to them."""
-        of, (carried, taken) = self.of, _carried(self.of)
-        busy = sum((part[BUSY][GRADIENTS] for parts in self.shared.values() for part in parts), start=0 * carried)
-        busy_s, left_s = queue(of.ends, of.pieces, (busy / len(busy))[of.stages.rank] * of.share)
-        one = np.ones((1, len(carried)))
+        of, nothing = self.of, np.zeros(len(self.of.volumes.candidates))
+        busy = sum((part[BUSY][GRADIENTS] for parts in self.shared.values() for part in parts), start=nothing)
+        busy_s, left_s = queue(of.ends, of.pieces, (busy / len(busy))[of.stages.rank] * of.stages.held_share)
+        one = np.ones((1, len(busy)))
         queued = ChunkWindows(busy_s / np.maximum(pace_s, TINY_S)[None], 0 * one, left_s * one)
         both = ChunkWindows(*(np.vstack(rows) for rows in zip(near_gradients(of), queued, strict=True)))
-        return both, parameter_chunks(of.stages, of.ends, of.pieces, of.volumes.work.buckets, carried, taken)
+        return both, parameter_chunks(of.stages, of.ends, of.pieces, of.volumes.work.buckets, of.taken)
 
     def _pairs(self, axis: GridAxis) -> Iterator[tuple[Floats, Floats]]:
         """Traffic of every communicator of an axis: with all ranks' groups at once, and with single ranks' groups."""
@@ -174,13 +174,7 @@ def _with_gradients(shared: Floats, alone: Floats) -> Floats:
 
 def near_gradients(of: Ranks) -> ChunkWindows:
     """Windows of gradients that share no link with those of other ranks, from the chunks of every rank."""
-    return gradient_chunks(of.stages, of.ends, of.pieces, of.volumes.work.buckets, *_carried(of))
-
-
-def _carried(of: Ranks) -> tuple[Floats, Floats]:
-    """Parameters whose gradients count for every rank, and products' seconds lost per second of it, (ranks,) each."""
-    work = of.volumes.work
-    return work.dense_parameters + work.expert_parameters, work.contention_fraction * (1 - work.elementwise_fraction)
+    return gradient_chunks(of.stages, of.ends, of.pieces, of.volumes.work.buckets, of.taken)
 
 
 class Queue(NamedTuple):

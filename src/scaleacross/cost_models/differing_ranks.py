@@ -4,7 +4,7 @@ A step lasts as long as if every rank were like the one that makes it longest. S
 each kind of rank. A row has the layers of that rank, computed on the slowest type that its replica class has on that
 stage, and the micro-batches of its class. Its warm-up and cool-down run through the other ranks of its class, each at
 its own pace. Every row is timed like a candidate of equal ranks, and the longest row is the step. What is synchronised
-over all ranks at the end is the same in every row: gradients of the fullest rank, and the slowest optimizer update.
+over all ranks at the end is the same in every row: the slowest optimizer update.
 
 Everything is linear in the layers of a rank. ``solvers.partition_stages`` builds on that (``LayerCosts``):
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.columns import columns_of, concatenated
 from scaleacross.cost_models.layer_seconds import TimedLayers, layer_pass_s
 from scaleacross.cost_models.layout import Layout, types_of_ranks
-from scaleacross.cost_models.memory import Held, bytes_by_layer, held_parameters
+from scaleacross.cost_models.memory import bytes_by_layer, held_parameters
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
     LayerGathers,
@@ -44,11 +44,6 @@ from scaleacross.cost_models.stages import (
     virtual_stages,
 )
 from scaleacross.cost_models.work import NO_WORK, ShardShares, Work
-from scaleacross.spec.job import Job
-from scaleacross.workloads.layer_profile import ModelProfile
-
-GRADIENTS: Final = ("dense_parameters", "expert_parameters", "buckets")
-"""Columns of ``Work`` that decide what travels over data parallel in a step."""
 
 Split = tuple[tuple[int, ...], ...]
 """[pipeline rank][chunk] -> layers."""
@@ -191,7 +186,9 @@ class SplitRanks:
         columns = {
             **layer_counts(profile, LayerGathers.of(profile, candidates), classes, ranks),
             **{name: column * same for name, column in of_all_ranks.items()},
-            **_gradients_of(job, of_all, table, held, np.full(len(ranks), held.total[:, 0].argmax())),
+            "dense_parameters": held.dense[:, 0],
+            "expert_parameters": held.expert[:, 0],
+            "buckets": num_buckets(job.overlap, of_all, table.sum(axis=1).astype(float), held.total[:, 0]),
             "ranks_after": (len(split) - 1 - ranks) * same,
             "own_layer_share": shares.own[:, 0],
         }
@@ -260,19 +257,6 @@ def _longest_chunk_s(timed: TimedLayers, split: Split) -> Floats:
     _, backward, *_ = passes_by_type(times, job, accelerators, candidates, stages, held.total)
     np.maximum.at(out, rank, own(backward).T)
     return out.T
-
-
-def own_gradients(profile: ModelProfile, job: Job, candidates: Candidates, split: Split) -> dict[str, Floats]:
-    """Columns GRADIENTS for every pipeline rank's own gradients, (ranks,) each; ``candidates`` has one row."""
-    table = layers_of_ranks(block_counts(profile), split, placement_of(candidates))
-    held = held_parameters(profile, candidates, every_rank(table, head_rank_of(candidates)))
-    return _gradients_of(job, candidates, table, held, np.arange(len(split)))
-
-
-def _gradients_of(job: Job, candidates: Candidates, table: Ints, held: Held, rank: Ints) -> dict[str, Floats]:
-    """Columns GRADIENTS for the pipeline rank of every row."""
-    pieces = num_buckets(job.overlap, candidates, table[rank].sum(axis=1).astype(float), held.total[rank, 0])
-    return dict(zip(GRADIENTS, (held.dense[rank, 0], held.expert[rank, 0], pieces), strict=True))
 
 
 def _slowest(types: Sequence[frozenset[str]], names: Sequence[str], seconds: Floats) -> list[int]:

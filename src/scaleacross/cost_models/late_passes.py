@@ -52,7 +52,7 @@ def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], crossi
         lost_s = (one.slowed_s[rank] + computed * contention_s[rank]) / np.maximum(1 - one.first_fraction[rank], TINY_S)
         pieces = of.pieces if within or window == PARAMETERS else np.ones_like(of.pieces)
         loss, gathered = lost_s / np.maximum(pace_s[rank], TINY_S), np.array([window == PARAMETERS])
-        own = OwnTraffic(of.share * pace_s[rank], pieces, loss, gathered)
+        own = OwnTraffic(stages.held_share * pace_s[rank], pieces, loss, gathered)
         ends = replace(alone, own_traffic=own).ends
         longer[window] = (
             np.maximum(ends.total_s, ends.own_s) - alone.total_s - contention_s - one.first_fraction * pace_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from scaleacross.cost_models.chunk_work import stage_work
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.crossing_gradients import CrossingTraffic, Ranks, gradients_cross, near_gradients
 from scaleacross.cost_models.crossing_shapes import SHARD_COMMUNICATORS, slowest_apart
-from scaleacross.cost_models.differing_ranks import GRADIENTS, Rows, Split, own_gradients, rank_rows
+from scaleacross.cost_models.differing_ranks import Rows, Split, rank_rows
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.late_passes import later_s
 from scaleacross.cost_models.layer_overlap import LayerOverlap, overlap_of_layers, pieces_of_stages
@@ -42,6 +42,8 @@ from scaleacross.spec.placement import Placement, communicator_axes
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.layer_profile import ModelProfile
 
+GRADIENTS: Final = ("dense_parameters", "expert_parameters", "buckets")
+"""Columns of ``Work`` that decide what travels over data parallel in a step."""
 Traffic = Mapping[GridAxis, tuple[Floats, ...]]
 """Seconds in the windows of ``overlap``, by axis and communicator, each (TRAFFIC_ROWS, ranks)."""
 
@@ -50,20 +52,20 @@ class ReplicaKind(NamedTuple):
     """Replicas whose pipelines are alike.
 
     Attributes:
-        volumes: a row for every pipeline rank, with the gradients of the fullest one.
+        volumes: a row for every pipeline rank.
         pipeline: their timed pipeline.
         terms: traffic that falls into windows.
         layer_overlap: what that traffic adds beyond the laws of windows.
-        heaviest: columns GRADIENTS, one row, of the rank whose gradients a plan states.
         rank_shapes: shapes of the groups that one pipeline rank's passes call, for communicators that cross buildings.
+        heaviest: the rank whose gradients a plan states.
     """
 
     volumes: Volumes
     pipeline: TimedPipeline
     terms: tuple[Terms, ...]
     layer_overlap: LayerOverlap
-    heaviest: Mapping[str, Floats]
     rank_shapes: Mapping[str, GroupShape]
+    heaviest: int
 
     @property
     def times(self) -> StepTimes:
@@ -78,8 +80,9 @@ class ReplicaKind(NamedTuple):
     @property
     def busiest(self) -> Volumes:
         """Volumes of the busiest rank, one row, with the gradients that a plan states."""
-        volumes = self.volumes.take(np.array([self.pipeline.rank]))
-        return replace(volumes, work=replace(volumes.work, **self.heaviest))
+        volumes, work = self.volumes.take(np.array([self.pipeline.rank])), self.volumes.work
+        own = {name: getattr(work, name)[[self.heaviest]] for name in GRADIENTS}
+        return replace(volumes, work=replace(volumes.work, **own))
 
     @property
     def least_windows(self) -> tuple[Window, ...]:
@@ -237,7 +240,7 @@ class PlacedReplicas:
     def _kind(
         self, timed: TimedPipeline, own: Volumes, traffic: Traffic, crossing: CrossingTraffic | None
     ) -> ReplicaKind:
-        decision, split, groups = self.replicas.decision, self.replicas.split, self.groups
+        decision, groups = self.replicas.decision, self.groups
         exchanges = self.replicas.pipelines.exchanges(groups, timed, self.waits)
         exposed = None if crossing is None else crossing.exposed()
         terms = _terms(own, traffic if exposed is None else exposed.traffic)
@@ -255,26 +258,22 @@ class PlacedReplicas:
         elif timed.actions and timed.actions.splits:
             layer_overlap = layer_overlap.in_chunks(near_gradients(self._ranks(own, timed.actions)))
         shapes = {name: group.shape.take(0) for name, group in self.own.items()}
-        return ReplicaKind(own, timed, terms, layer_overlap, _stated_gradients(own, groups, split), shapes)
+        return ReplicaKind(own, timed, terms, layer_overlap, shapes, _heaviest(own, groups))
 
     def _ranks(self, own: Volumes, actions: Actions) -> Ranks:
         stages = self.replicas.pipelines.any_stages
         return Ranks(own, stages, actions, pieces_of_stages(own, stages), self.axes, self.levels, self.groups)
 
 
-def _stated_gradients(volumes: Volumes, groups: Mapping[str, Group], split: Split) -> dict[str, Floats]:
-    """Columns GRADIENTS, one row, of the rank whose gradients a plan states.
+def _heaviest(volumes: Volumes, groups: Mapping[str, Group]) -> int:
+    """The rank whose gradients a plan states: the one that holds most parameters.
 
-    That is the rank that holds most parameters. Where groups of replicas cross a wider level than groups of shards, it
-    is the rank that reduces most over replicas. As ep divides experts already, the rank with the embedding may hold
-    most and reduce little.
+    Where groups of replicas cross a wider level than groups of shards, it is the rank that reduces most over replicas.
+    As ep divides experts already, the rank with the embedding may hold most and reduce little.
     """
     shards, replicas = (int(groups[axis].shape.span[0]) for axis in ("dp_shard", "dp_replicate"))
-    if replicas <= shards:
-        return {name: getattr(volumes.work, name)[:1] for name in GRADIENTS}
-    own = own_gradients(volumes.profile, volumes.job, volumes.candidates.take(np.zeros(1, dtype=np.int64)), split)
-    every = replace(volumes, work=replace(volumes.work, **own)).replica_gradient_bytes
-    return {name: column[[int(every.argmax())]] for name, column in own.items()}
+    held = volumes.work.dense_parameters + volumes.work.expert_parameters
+    return int((volumes.replica_gradient_bytes if replicas > shards else held).argmax())
 
 
 def _outlasting(terms: Sequence[Terms], replicated_s: float, volumes: Volumes) -> ChunkWindows:

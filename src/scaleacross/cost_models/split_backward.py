@@ -23,30 +23,27 @@ from scaleacross.cost_models.overlap import ChunkWindows
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds
 
 
-def gradient_chunks(
-    stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats, carried: Floats, taken: Floats
-) -> ChunkWindows:
+def gradient_chunks(stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats, taken: Floats) -> ChunkWindows:
     """Windows of gradients for the first and the last bucket of every chunk, (2 · chunks, ranks).
 
     Args:
         pieces: buckets of every stage, (p·v,).
         buckets: buckets of every rank as windows count them, (ranks,).
-        carried: parameters whose traffic every rank is assumed to have, (ranks,).
         taken: seconds by which computation falls behind per second of concurrent traffic, (ranks,).
     """
     part_s = (ends.last_end_s - ends.last_start_s) / pieces
     # from the first bucket of a chunk, and from the last
     to_end = ends.total_s - ends.last_start_s - part_s, ends.total_s - ends.last_end_s
-    return _chunks(stages, -ends.last_end_s, to_end, pieces, buckets, carried, taken)
+    return _chunks(stages, -ends.last_end_s, to_end, pieces, buckets, taken)
 
 
 def parameter_chunks(
-    stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats, carried: Floats, taken: Floats
+    stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats, taken: Floats
 ) -> ChunkWindows:
     """Windows of parameters for the first and the last bucket of every chunk; arguments as in ``gradient_chunks``."""
     part_s = (ends.first_end_s - ends.first_start_s) / pieces
     from_start = ends.first_end_s - part_s, ends.first_start_s  # to the last bucket, and to the first
-    return _chunks(stages, ends.first_end_s, from_start, pieces, buckets, carried, taken)
+    return _chunks(stages, ends.first_end_s, from_start, pieces, buckets, taken)
 
 
 def _chunks(
@@ -55,7 +52,6 @@ def _chunks(
     lengths_s: tuple[Floats, Floats],
     pieces: Floats,
     buckets: Floats,
-    carried: Floats,
     taken: Floats,
 ) -> ChunkWindows:
     """Windows of the chunks of every rank in rising order of ``sorted_by``, (p·v,).
@@ -63,12 +59,12 @@ def _chunks(
     The first half of the rows counts all of a chunk, the second half one of its buckets.
     """
     of = np.argsort(stages.rank, kind="stable").reshape(len(buckets), -1)  # virtual stages, (ranks, chunks)
-    share: Floats = (stages.dense_parameters + stages.expert_parameters) / carried[stages.rank]  # of its rank's traffic
+    share = stages.held_share
     order = np.take_along_axis(of, np.argsort(sorted_by[of]), 1)
     whole = np.cumsum(share[order], axis=1)
     left: Floats = np.hstack([whole, whole - (share * (1 - 1 / pieces))[order]]).T  # φ, (2 · chunks, ranks)
     one = 1 / buckets
     # a single bucket is exposed as a whole: x is 0
     of_pace = np.where(buckets > 1, np.maximum(0.0, left - one) / np.maximum(1 - one, one), 0.0)
-    of_calls = np.minimum(left, (1 - of_pace) * one) + taken * (share[of].sum(axis=1) - left)
+    of_calls = np.minimum(left, (1 - of_pace) * one) + taken * (1 - left)
     return ChunkWindows(of_pace, of_calls, np.hstack([each[order] for each in lengths_s]).T)
