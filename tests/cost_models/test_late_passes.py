@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from agreement import decisions, evaluated
 
 import scaleacross as sa
 from scaleacross.catalogue.quick_start import Start, quick_job
@@ -104,3 +105,11 @@ def test_gradients_inside_buildings_delay_all_ranks_of_a_pipeline() -> None:
     }
     step = sa.simulate(sa.evaluate((Job.model_validate(job), Decision.model_validate(decision))))
     assert abs(step.difference) < 0.03
+
+
+@pytest.mark.heavy
+def test_a_rank_whose_only_bucket_travels_alone_is_late_for_nothing() -> None:
+    """One of 31 ranks has a single layer, which travels after its pass; its HBM traffic was divided by 0."""
+    row, job = next((row, job) for number, row, job in decisions() if number == 83)
+    step = sa.simulate(evaluated(row, job))
+    assert abs(step.difference) < 0.05

@@ -44,17 +44,18 @@ def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], crossi
         pace_s, one = together_s(traffic, work.buckets)[window], over[window]
         if not pace_s.any() or (window == PARAMETERS and crossing_parameters):
             continue
-        contention_s = one.contention_fraction * (every[CALLS] - every[FREE])[window]
-        contention_s = contention_s + work.hbm_s_per_byte * of.volumes.received_by_kind[window]
+        held_s = one.contention_fraction * (every[CALLS] - every[FREE])[window]
+        memory_s = work.hbm_s_per_byte * of.volumes.received_by_kind[window]
         whole_s = (passes.backward_s, passes.forward_s)[window]
         computed = np.minimum(1.0, (stages.backward_s, stages.forward_s)[window] / np.maximum(whole_s, TINY_S))
-        # only the share of a pass that computes loses multiprocessors; one bucket travels after all passes
-        lost_s = (one.slowed_s[rank] + computed * contention_s[rank]) / np.maximum(1 - one.first_fraction[rank], TINY_S)
+        # only the share of a pass that computes loses multiprocessors; windows leave out the bucket that travels alone
+        lost_s = (one.slowed_s[rank] + computed * held_s[rank]) / np.maximum(1 - one.first_fraction[rank], TINY_S)
+        lost_s = lost_s + computed * memory_s[rank]
         pieces = of.pieces if within or window == PARAMETERS else np.ones_like(of.pieces)
         loss, gathered = lost_s / np.maximum(pace_s[rank], TINY_S), np.array([window == PARAMETERS])
         own = OwnTraffic(stages.held_share * pace_s[rank], pieces, loss, gathered)
         ends = replace(alone, own_traffic=own).ends
         longer[window] = (
-            np.maximum(ends.total_s, ends.own_s) - alone.total_s - contention_s - one.first_fraction * pace_s
+            np.maximum(ends.total_s, ends.own_s) - alone.total_s - held_s - memory_s - one.first_fraction * pace_s
         )
     return longer
