@@ -16,6 +16,7 @@ from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.candidates import Floats, candidate_of
 from scaleacross.cost_models.chunk_work import stage_work
 from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.columns import concatenated
 from scaleacross.cost_models.crossing_gradients import CrossingTraffic, Ranks, gradients_cross, near_gradients
 from scaleacross.cost_models.crossing_shapes import SHARD_COMMUNICATORS, slowest_apart
 from scaleacross.cost_models.differing_ranks import GRADIENTS, Rows, Split, own_gradients, rank_rows
@@ -56,6 +57,7 @@ class ReplicaKind(NamedTuple):
         layer_overlap: what that traffic adds beyond the laws of windows.
         heaviest: columns GRADIENTS, one row, of the rank whose gradients a plan states.
         rank_shapes: shapes of the groups that one pipeline rank's passes call, for communicators that cross buildings.
+        split: layers of every stage and chunk.
     """
 
     volumes: Volumes
@@ -64,6 +66,7 @@ class ReplicaKind(NamedTuple):
     layer_overlap: LayerOverlap
     heaviest: Mapping[str, Floats]
     rank_shapes: Mapping[str, GroupShape]
+    split: Split
 
     @property
     def times(self) -> StepTimes:
@@ -80,6 +83,14 @@ class ReplicaKind(NamedTuple):
         """Volumes of the busiest rank, one row, with the gradients that a plan states."""
         volumes = self.volumes.take(np.array([self.pipeline.rank]))
         return replace(volumes, work=replace(volumes.work, **self.heaviest))
+
+    @property
+    def calling(self) -> Volumes:
+        """``busiest``, then a row for every pipeline rank with its own gradients (the argument of ``traffic.flows``)."""
+        first, own = self.busiest, _own_gradients(self.volumes, self.split)
+        candidates = concatenated([first.candidates, self.volumes.candidates])
+        work = concatenated([first.work, replace(self.volumes.work, **own)])
+        return replace(first, candidates=candidates, work=work)
 
     @property
     def least_windows(self) -> tuple[Window, ...]:
@@ -255,7 +266,7 @@ class PlacedReplicas:
         elif timed.actions and timed.actions.splits:
             layer_overlap = layer_overlap.in_chunks(near_gradients(self._ranks(own, timed.actions)))
         shapes = {name: group.shape.take(0) for name, group in self.own.items()}
-        return ReplicaKind(own, timed, terms, layer_overlap, _stated_gradients(own, groups, split), shapes)
+        return ReplicaKind(own, timed, terms, layer_overlap, _stated_gradients(own, groups, split), shapes, split)
 
     def _ranks(self, own: Volumes, actions: Actions) -> Ranks:
         stages = self.replicas.pipelines.any_stages
@@ -272,9 +283,13 @@ def _stated_gradients(volumes: Volumes, groups: Mapping[str, Group], split: Spli
     shards, replicas = (int(groups[axis].shape.span[0]) for axis in ("dp_shard", "dp_replicate"))
     if replicas <= shards:
         return {name: getattr(volumes.work, name)[:1] for name in GRADIENTS}
-    own = own_gradients(volumes.profile, volumes.job, volumes.candidates.take(np.zeros(1, dtype=np.int64)), split)
+    own = _own_gradients(volumes, split)
     every = replace(volumes, work=replace(volumes.work, **own)).replica_gradient_bytes
     return {name: column[[int(every.argmax())]] for name, column in own.items()}
+
+
+def _own_gradients(volumes: Volumes, split: Split) -> dict[str, Floats]:
+    return own_gradients(volumes.profile, volumes.job, volumes.candidates.take(np.zeros(1, dtype=np.int64)), split)
 
 
 def _outlasting(terms: Sequence[Terms], replicated_s: float, volumes: Volumes) -> ChunkWindows:
