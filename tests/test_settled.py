@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
 from instances import plain_job, plain_topology, plain_trunk
-from scaleacross.solvers import placed_networks
+from scaleacross.solvers import move_layers, placed_networks
 from scaleacross.solvers.alternatives import alternatives
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.network_of_plan import Networked, with_network
 from scaleacross.solvers.placed_networks import PlacedNetworks
 from scaleacross.solvers.search_state import Search, decision_of
 from scaleacross.solvers.settle import settled
-from scaleacross.spec.plan import Decision
+from scaleacross.spec.plan import Alternative, Decision
 from scaleacross.workloads.problem import Problem, problem_of
 
 
@@ -82,3 +83,30 @@ def test_a_best_whose_network_is_slow_gives_way_after_the_limit(
     state.stopped = lambda: is_stopped
     placed, _, _ = settled(state, best, PlacedNetworks(state), lambda *_: (), alone=False)
     assert (placed is best) == is_stopped
+
+
+@pytest.mark.parametrize("slower", [1.01, 1.03])
+def test_layers_of_a_close_alternative_move_too(slower: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alternative that is placed after the moves of the best gets its own, if it is near the best."""
+    kinds: dict[str, Any] = {"schedules": "1F1B", "recompute": "none", "num_accelerators": 8}
+    state, other = (
+        search(problem_of(plain_job(2, degrees={"tp": tp, "cp": 1}, **kinds)), time_limit_s=600) for tp in (1, 2)
+    )
+    assert state.best is not None and other.best is not None
+    best, later = state.best, replace(other.best, step_s=slower * state.best.step_s)
+    state.remembered[:] = [best]
+
+    def moved(problem: Problem, found: Networked, *_: object) -> Networked:
+        step_s = best.step_s * (0.9 if found.decision.degrees.tp == 1 else 0.8)
+        return replace(found, cost=replace(found.cost, cost=found.cost.cost.model_copy(update={"step_s": step_s})))
+
+    monkeypatch.setattr(move_layers, "_moved_by_pipeline", moved)
+    monkeypatch.setattr(move_layers, "_moved_by_step", lambda *_: None)
+
+    def placed_later(*_: object) -> tuple[Alternative, ...]:
+        state.remembered.append(later)
+        return ()
+
+    placed, networked, _ = settled(state, best, PlacedNetworks(state), placed_later, alone=False, moves=True)
+    assert placed is (later if slower < 1.02 else best)
+    assert networked.cost.cost.step_s == best.step_s * (0.8 if placed is later else 0.9)

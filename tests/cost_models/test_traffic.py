@@ -144,9 +144,25 @@ def across(workload: Workload, num_buildings: int, sequences: int, degrees: Degr
         pipeline=pipeline,
         recompute="none",
         shard=shard,
+        layers_per_stage=changes.pop("layers_per_stage", None),
         placement=Placement(axis_order=order, fill=allocation(*shares)),
     )
     return plan_cost(of, workload.profile(), fleet, decision)
+
+
+def test_experts_exchange_tokens_where_a_stage_without_any_is_the_busiest() -> None:
+    # DeepSeek-V3 begins with three dense layers: together with the embedding they are the fullest and busiest stage
+    workload, degrees = load_workload("deepseek-v3"), Degrees(dp_shard=128, ep=64, pp=31)
+    split = ((3,), *[(2,)] * 28, (1,), (1,))
+    cost = across(workload, 1, 128 * 64, degrees, shard="optimizer", layers_per_stage=split)
+    stated = {one.name: one for one in cost.collectives}
+    assert cost.pipeline.rank == 0
+    # two layers with experts, 64 micro-batches, dispatch and combine in both passes
+    assert stated["ep all_to_all of tokens"].per_step == 64 * 2 * 4
+    one_stage = 2 * 256 / 64 * 3 * 7168 * 2048
+    reduced = stated["dp_shard reduce_scatter of expert gradients"]
+    assert reduced.bytes_per_rank * reduced.per_step == pytest.approx(one_stage * 2)
+    assert reduced.group_size == 2
 
 
 def campus(cost: PlanCost) -> dict[str, float]:

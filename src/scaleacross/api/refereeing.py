@@ -20,6 +20,10 @@ the best simulates slower than its estimate by more than ``AGREEMENT``, the rang
 No estimate includes the order in which a pipeline visits buildings, which decides the messages that share an
 inter-building link. So the best by estimate is also simulated in other orders (``building_orders``), and so is the
 winner if it is another one.
+
+Where the search cannot vouch for the neighbourhood of the winner, decisions that differ from it in one choice are
+simulated too (``near_decisions``), and those near the fastest, as long as one is faster. That is so where a limit ended
+the search, where layers have moved, and where the estimate is far from the simulation.
 """
 
 from __future__ import annotations
@@ -28,15 +32,17 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Final, NamedTuple
 
+from scaleacross.api.near_decisions import as_placed, near_decisions
 from scaleacross.api.simulating import stepped
 from scaleacross.api.stated import AGREEMENT
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.simulation.steady import SteadyStep
 from scaleacross.solvers.building_orders import other_orders
 from scaleacross.solvers.network_of_plan import Networked, with_library_network, with_network
-from scaleacross.solvers.pool_blocks import place_ties
+from scaleacross.solvers.pool_blocks import TIES_SHARE, place_ties
 from scaleacross.solvers.pools import allocation_of
 from scaleacross.solvers.search_state import Placed, Search, decision_of
 from scaleacross.spec.plan import Finalist, Plan
@@ -99,6 +105,8 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
         if _simulated_s(one) < min(map(_simulated_s, found)):
             won = Refereed(choice, simulated, ())
         found.append(one)
+    if not asked and not state.stopped() and (late or state.ended or _is_moved(won.choice)):
+        won, found = _near(state, won, found, planned, ratio)
     if won.choice[0].candidates is not best[0].candidates:
         won, found = _in_other_orders(state, won, found, planned)
     return won._replace(finalists=tuple(sorted(found, key=_simulated_s)) if asked or len(found) > 1 else ())
@@ -123,6 +131,47 @@ def _in_other_orders(
             placement = replace(placed.placement, fill=allocation_of(other.cost.placement.fill))
             won = Refereed((replace(placed, step_s=one.price_s, placement=placement), other), simulated, ())
         found = [*found, one]
+    return won, found
+
+
+def _is_moved(choice: Choice) -> bool:
+    """Return whether layers have moved since the search placed the decision."""
+    return decision_of(choice[0]).layers_per_stage != choice[1].decision.layers_per_stage
+
+
+def _near(
+    state: Search, won: Refereed, found: list[Finalist], planned: Callable[[Networked], Plan], ratio: float
+) -> tuple[Refereed, list[Finalist]]:
+    """Simulate neighbours of ``won``, then those of the fastest, as long as one is faster; return it and all finalists.
+
+    Of every decision up to ``AUTOMATIC`` neighbours are simulated, those of least estimates within ``ratio`` of its own.
+    It ends as ``place_ties`` does.
+    """
+    problem = state.problem
+    ends_s = max(state.time_limit_s, state.elapsed_s + TIES_SHARE * state.time_limit_s)
+
+    def late() -> bool:
+        return state.stopped() or (state.work_limit is None and state.elapsed_s > ends_s)
+
+    faster = won.simulated is not None
+    while faster and not late():
+        (placed, networked), faster = won.choice, False
+        state.tell("simulating neighbours", len(found), len(found) + 1)
+        near = sorted(
+            takewhile(lambda _: not late(), near_decisions(problem, networked.decision)), key=lambda one: one[0]
+        )
+        new = [one for one in near if not _is_among(one[0], [other.price_s for other in found])]
+        for estimate_s, decision in new[:AUTOMATIC]:
+            if estimate_s > networked.cost.cost.step_s * ratio or late():
+                break
+            try:
+                other = with_network(problem, decision, state.seed)
+            except InfeasibleError:
+                continue  # no network of it keeps to the budgets
+            one, simulated = _simulated(planned(other), problem)
+            if _simulated_s(one) < min(map(_simulated_s, found)):
+                won, faster = Refereed((as_placed(problem, placed, other), other), simulated, ()), True
+            found = [*found, one]
     return won, found
 
 

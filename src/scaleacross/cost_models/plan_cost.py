@@ -104,7 +104,7 @@ def plan_cost(
     given = _given(job, profile, levels, decision, layout)
     slowest = max(Replicas.of(given).placed(placement, groups, levels).kinds(), key=lambda kind: kind.step_s)
     volumes, times = slowest.busiest, slowest.times
-    sent = flows(volumes)
+    sent = flows(slowest.calling)
     collectives = tuple(predicted(flow, groups[flow.shape], volumes.equal_copies) for flow in sent)
     step_s = float(times.step_s[0])
     spans = {flow.axis: LINK_LEVELS[int(shapes[flow.axis].span)] for flow in sent}

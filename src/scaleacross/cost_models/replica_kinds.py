@@ -16,6 +16,7 @@ from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.candidates import Floats, candidate_of
 from scaleacross.cost_models.chunk_work import stage_work
 from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.columns import concatenated
 from scaleacross.cost_models.crossing_gradients import CrossingTraffic, Ranks, gradients_cross, near_gradients
 from scaleacross.cost_models.crossing_shapes import SHARD_COMMUNICATORS, slowest_apart
 from scaleacross.cost_models.differing_ranks import Rows, Split, rank_rows
@@ -83,6 +84,13 @@ class ReplicaKind(NamedTuple):
         volumes, work = self.volumes.take(np.array([self.pipeline.rank])), self.volumes.work
         own = {name: getattr(work, name)[[self.heaviest]] for name in GRADIENTS}
         return replace(volumes, work=replace(volumes.work, **own))
+
+    @property
+    def calling(self) -> Volumes:
+        """``busiest``, then a row for every pipeline rank (the argument of ``traffic.flows``)."""
+        first, every = self.busiest, self.volumes
+        candidates = concatenated([first.candidates, every.candidates])
+        return replace(first, candidates=candidates, work=concatenated([first.work, every.work]))
 
     @property
     def least_windows(self) -> tuple[Window, ...]:

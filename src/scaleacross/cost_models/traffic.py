@@ -234,16 +234,23 @@ class Sent(NamedTuple):
 
 
 def flows(volumes: Volumes) -> list[Flow]:
-    """All collectives of a single decision (``volumes`` has one row), without groups of one rank."""
+    """All collectives of a single decision, without groups of one rank.
+
+    The first row of ``volumes`` is the rank whose calls are stated; others may follow. What the first one never calls is
+    stated for the rank that calls it most often: a stage of dense layers may be the busiest of a model with experts.
+    """
     candidates, out = volumes.candidates, []
     degree = {axis: int(getattr(candidates, axis)[0]) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp")}
     degree |= {"ep": int(candidates.expert_ranks[0]), "expert": degree["dp_shard"] // int(candidates.ep[0])}
     degree["cp_inner"] = int(candidates.cp_inner[0])
     degree["cp_outer"] = degree["cp"] // degree["cp_inner"]
     for axis, op, what, shape, size, phases, border in sent(volumes):
-        issued = {phase: float(calls[0]) for phase, calls in phases.items() if calls[0] > 0}
-        if degree[shape] > 1 and size[0] > 0 and issued:
-            out.append(Flow(axis, op, what, shape, float(size[0]), issued, float(border[0])))
+        often = (size > 0) * np.sum(list(phases.values()), axis=0)
+        row = 0 if often[0] > 0 else int(often.argmax())
+        issued = {phase: float(calls[row]) for phase, calls in phases.items() if calls[row] > 0}
+        if degree[shape] > 1 and often[row] > 0:
+            each = float(np.broadcast_to(border, often.shape)[row])
+            out.append(Flow(axis, op, what, shape, float(size[row]), issued, each))
     return out
 
 

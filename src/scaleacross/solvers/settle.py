@@ -48,11 +48,16 @@ def settled(
         moves: whether to move layers (``move_layers``).
     """
     allowed = allowance_of(state)
-    moved = partial(best_with_moved_layers, state, networks=networks, allowed=allowed, alone=alone)
+    seen = set[float]()
+    moved = partial(best_with_moved_layers, state, networks=networks, allowed=allowed, seen=seen, alone=alone)
     improved = moved if moves else lambda found: found
     placed, networked = improved(_with_best_network(state, best, networks, alone=alone))
     others = others_of(state, placed, networked.cost)
     for _ in range(MAX_CLIMBS):
+        again = improved((placed, networked))  # alternatives have equal layers
+        if again[1] is not networked:
+            placed, networked = again
+            others = others_of(state, placed, networked.cost)
         step_s = networked.cost.cost.step_s * (1 - TOLERANCE)
         is_slower = not alone and any(one.step_s is not None and one.step_s < step_s for one in others)
         if state.best is None or (state.best is best and not is_slower):
