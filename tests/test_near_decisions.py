@@ -62,6 +62,23 @@ def test_replicas_that_become_shards_shard_their_states() -> None:
     assert {one.shard for one in near if one.degrees.dp_shard * one.degrees.cp == 1} == {"none"}
 
 
+def test_neighbours_leave_the_headroom_free(plan: Plan) -> None:
+    """A neighbour that fits only without the headroom is left out."""
+    every = [one for _, one in near_decisions(problem_of(plan.job), plan.decision)]
+    filled = {one.model_dump_json(): _filled(plan, one) for one in every}
+    shares = sorted(set(filled.values()))
+    most = sum(shares[len(shares) // 2 - 1 : len(shares) // 2 + 1]) / 2
+    less = problem_of(plan.job.model_copy(update={"memory_headroom_fraction": 1 - most}))
+    fitting = {one.model_dump_json() for _, one in near_decisions(less, plan.decision)}
+    assert fitting == {name for name, share in filled.items() if share <= most}
+    assert 0 < len(fitting) < len(filled)
+
+
+def _filled(plan: Plan, decision: Decision) -> float:
+    """Largest share of a stage's memory that a decision fills."""
+    return max(stage.total_bytes / stage.capacity_bytes for stage in sa.evaluate((plan.job, decision)).memory)
+
+
 def _changed(decision: Decision, other: Decision) -> tuple[str, ...]:
     """Names of the fields that differ, but for the network."""
     return tuple(name for name, value in decision if name != "network" and value != getattr(other, name))

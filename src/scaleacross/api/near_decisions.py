@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import permutations
 from typing import Any, Final
 
-from scaleacross.api.evaluation import runs
+from scaleacross import verification as checks
 from scaleacross.cost_models.axes import searched_network
 from scaleacross.cost_models.candidates import candidate_of
 from scaleacross.cost_models.levels import accelerator_types
@@ -40,9 +40,11 @@ def near_decisions(problem: Problem, decision: Decision) -> Iterator[tuple[float
     network = searched_network(problem.job, accelerator_types(used))
     for changes in _changes(problem, decision):
         near = Decision.model_validate({**dict(decision), "network": None, **changes})
-        if runs(problem, near):
-            estimate = plan_cost(problem.job, problem.profile, problem.topology, near, network=network)
-            yield estimate.cost.step_s, near
+        if [*checks.refused_rules(problem, near), *checks.illegal(problem, near)]:
+            continue
+        cost = plan_cost(problem.job, problem.profile, problem.topology, near, network=network)
+        if all(stage.fits for stage in cost.memory):
+            yield cost.cost.step_s, near
 
 
 def as_placed(problem: Problem, placed: Placed, near: Networked) -> Placed:
