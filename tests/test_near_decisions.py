@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import scaleacross as sa
 from instances import plain_job, plain_topology, plain_trunk
+from scaleacross.api import near_decisions as near_module
 from scaleacross.api.near_decisions import near_decisions
 from scaleacross.api.refereeing import TIE
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.errors import InputError
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, PipelineChoice
 from scaleacross.spec.placement import BuildingShare, Placement
@@ -72,6 +77,18 @@ def test_neighbours_leave_the_headroom_free(plan: Plan) -> None:
     fitting = {one.model_dump_json() for _, one in near_decisions(less, plan.decision)}
     assert fitting == {name for name, share in filled.items() if share <= most}
     assert 0 < len(fitting) < len(filled)
+
+
+def test_a_neighbour_that_cannot_be_timed_is_left_out(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_small(*given: Any, **network: Any) -> PlanCost:
+        if given[3].pipeline.micro_batch_sequences > 1:
+            raise InputError("too long")
+        return plan_cost(*given, **network)
+
+    problem, present = problem_of(plan.job), plan.decision
+    every = {one.pipeline.micro_batch_sequences for _, one in near_decisions(problem, present)}
+    monkeypatch.setattr(near_module, "plan_cost", only_small)
+    assert {one.pipeline.micro_batch_sequences for _, one in near_decisions(problem, present)} == {1} < every
 
 
 def _filled(plan: Plan, decision: Decision) -> float:
