@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import scaleacross as sa
 from instances import plain_job, plain_topology, plain_trunk
+from scaleacross.api import near_decisions as near_module
 from scaleacross.api.near_decisions import near_decisions
 from scaleacross.api.refereeing import TIE
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.errors import InputError
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, PipelineChoice
 from scaleacross.spec.placement import BuildingShare, Placement
@@ -60,6 +65,35 @@ def test_replicas_that_become_shards_shard_their_states() -> None:
     near = [one for _, one in near_decisions(problem_of(plain_job(topology=TOPOLOGY)), whole)]
     assert {one.shard for one in near if one.degrees.dp_shard > 1} == {"optimizer", "parameters"}
     assert {one.shard for one in near if one.degrees.dp_shard * one.degrees.cp == 1} == {"none"}
+
+
+def test_neighbours_leave_the_headroom_free(plan: Plan) -> None:
+    """A neighbour that fits only without the headroom is left out."""
+    every = [one for _, one in near_decisions(problem_of(plan.job), plan.decision)]
+    filled = {one.model_dump_json(): _filled(plan, one) for one in every}
+    shares = sorted(set(filled.values()))
+    most = sum(shares[len(shares) // 2 - 1 : len(shares) // 2 + 1]) / 2
+    less = problem_of(plan.job.model_copy(update={"memory_headroom_fraction": 1 - most}))
+    fitting = {one.model_dump_json() for _, one in near_decisions(less, plan.decision)}
+    assert fitting == {name for name, share in filled.items() if share <= most}
+    assert 0 < len(fitting) < len(filled)
+
+
+def test_a_neighbour_that_cannot_be_timed_is_left_out(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_small(*given: Any, **network: Any) -> PlanCost:
+        if given[3].pipeline.micro_batch_sequences > 1:
+            raise InputError("too long")
+        return plan_cost(*given, **network)
+
+    problem, present = problem_of(plan.job), plan.decision
+    every = {one.pipeline.micro_batch_sequences for _, one in near_decisions(problem, present)}
+    monkeypatch.setattr(near_module, "plan_cost", only_small)
+    assert {one.pipeline.micro_batch_sequences for _, one in near_decisions(problem, present)} == {1} < every
+
+
+def _filled(plan: Plan, decision: Decision) -> float:
+    """Largest share of a stage's memory that a decision fills."""
+    return max(stage.total_bytes / stage.capacity_bytes for stage in sa.evaluate((plan.job, decision)).memory)
 
 
 def _changed(decision: Decision, other: Decision) -> tuple[str, ...]:

@@ -11,11 +11,12 @@ from dataclasses import replace
 from itertools import permutations
 from typing import Any, Final
 
-from scaleacross.api.evaluation import runs
+from scaleacross import verification as checks
 from scaleacross.cost_models.axes import searched_network
 from scaleacross.cost_models.candidates import candidate_of
 from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.errors import InputError
 from scaleacross.solvers.balance import balance_of
 from scaleacross.solvers.network_of_plan import Networked
 from scaleacross.solvers.search_state import Placed
@@ -40,9 +41,14 @@ def near_decisions(problem: Problem, decision: Decision) -> Iterator[tuple[float
     network = searched_network(problem.job, accelerator_types(used))
     for changes in _changes(problem, decision):
         near = Decision.model_validate({**dict(decision), "network": None, **changes})
-        if runs(problem, near):
-            estimate = plan_cost(problem.job, problem.profile, problem.topology, near, network=network)
-            yield estimate.cost.step_s, near
+        if list(checks.refused_rules(problem, near)) or list(checks.illegal(problem, near)):
+            continue
+        try:
+            cost = plan_cost(problem.job, problem.profile, problem.topology, near, network=network)
+        except InputError:
+            continue  # smaller micro-batches may make a pipeline too long to be timed
+        if all(stage.fits for stage in cost.memory):
+            yield cost.cost.step_s, near
 
 
 def as_placed(problem: Problem, placed: Placed, near: Networked) -> Placed:

@@ -21,9 +21,9 @@ No estimate includes the order in which a pipeline visits buildings, which decid
 inter-building link. So the best by estimate is also simulated in other orders (``building_orders``), and so is the
 winner if it is another one.
 
-Where the search cannot vouch for the neighbourhood of the winner, decisions that differ from it in one choice are
-simulated too (``near_decisions``), and those near the fastest, as long as one is faster. That is so where a limit ended
-the search, where layers have moved, and where the estimate is far from the simulation.
+Some proofs do not cover the neighbours of the winner: where a limit ended the search, where stages have unequal layers,
+and where the estimate is far from the simulation. Then decisions that differ from it in one choice are simulated too
+(``near_decisions``), and those that differ from the fastest, as long as one is faster.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
         if _simulated_s(one) < min(map(_simulated_s, found)):
             won = Refereed(choice, simulated, ())
         found.append(one)
-    if not asked and not state.stopped() and (late or state.ended or _is_moved(won.choice)):
+    unproved = late or state.ended or won.choice[1].decision.layers_per_stage is not None
+    if unproved and not asked and not state.stopped():
         won, found = _near(state, won, found, planned, ratio)
     if won.choice[0].candidates is not best[0].candidates:
         won, found = _in_other_orders(state, won, found, planned)
@@ -132,11 +133,6 @@ def _in_other_orders(
             won = Refereed((replace(placed, step_s=one.price_s, placement=placement), other), simulated, ())
         found = [*found, one]
     return won, found
-
-
-def _is_moved(choice: Choice) -> bool:
-    """Return whether layers have moved since the search placed the decision."""
-    return decision_of(choice[0]).layers_per_stage != choice[1].decision.layers_per_stage
 
 
 def _near(
