@@ -371,13 +371,12 @@ def test_gradients_and_parameters_come_to_the_trunks_one_rank_after_another(
     ],
     ids=["three_ranks", "many_ranks"],
 )
-def test_the_simulation_overrules_what_the_estimate_leaves_out(fields: dict[str, Any], decision: Decision) -> None:
-    """Latencies of ranks that hold less than the fullest rank are 7 to 9 % of these steps."""
+def test_every_rank_reduces_what_it_holds_itself(fields: dict[str, Any], decision: Decision) -> None:
+    """Estimates were 7 to 9 % too low when all ranks had the latencies of the one with most parameters."""
     job = point(**({"latency_ms": 25.0} | fields))
     plan = sa.evaluate((job, with_network(problem_of(job), decision).decision))
     assert plan.estimate is not None
-    assert 0.9 < plan.estimate.step_s / plan.cost.step_s < 1 - WITHIN
-    assert plan.cost.step_s == pytest.approx(sa.simulate(plan).step_s)
+    assert plan.estimate.step_s == pytest.approx(plan.cost.step_s, rel=0.02)
 
 
 def test_chunks_have_their_gradients_round_by_round() -> None:

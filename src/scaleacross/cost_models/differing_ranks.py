@@ -227,7 +227,8 @@ class SplitRanks:
         before = one_chunk * (certain.cumsum(axis=1) - certain).ravel()
         forward_before = forward.reshape(len(layout), -1)
         forward_before = one_chunk * (forward_before.cumsum(axis=1) - forward_before).ravel()
-        idle = idle_share(candidates.schedule_names, forward, backward)
+        # in warm-up and cool-down ranks wait for one another, so the rank with most rounds decides
+        idle = float(idle_share(candidates.schedule_names, forward, backward).max())
         work = replace(  # columns ``ahead_*``, ``least_*_s``, ``round_*`` and ``every_*`` serve bounds only and stay 0
             NO_WORK.take(np.zeros(len(rank), dtype=np.int64)),
             forward_s=forward,
@@ -236,7 +237,7 @@ class SplitRanks:
             fill_s=before,
             fill_backward_s=before - forward_before,
             chunk_backward_s=self.longest[kinds, rank],
-            fill_rounds=idle * (num_ranks - 1) / candidates.num_chunks,
+            fill_rounds=idle * (num_ranks - 1) / candidates.num_chunks * np.ones(len(rank)),
             attention_s=self.attention[kinds, rank],
             optimizer_s=np.full(len(rank), slowest_update),
             whole_share=passes.sum(axis=1).repeat(num_ranks) / passes.ravel(),
