@@ -44,7 +44,6 @@ def test_a_plan_states_its_simulation_and_proves_its_estimate(confirmed: Plan) -
     assert not any("the estimate of" in note for note in confirmed.report.notes)
 
 
-@pytest.mark.heavy
 def test_an_estimate_that_is_far_off_is_noted(far_off: Plan) -> None:
     simulated = sa.simulate(far_off)
     assert far_off.cost.step_s == far_off.simulated_s == pytest.approx(simulated.step_s)
@@ -61,7 +60,6 @@ def test_an_estimate_that_is_far_off_is_noted(far_off: Plan) -> None:
     assert "the estimate of" in report.notes[-1]
 
 
-@pytest.mark.heavy
 def test_both_verify_and_are_read_back(far_off: Plan) -> None:
     assert Plan.model_validate_json(far_off.model_dump_json()) == far_off
     verified = sa.verify(far_off, deep=True, max_difference=1e-9)

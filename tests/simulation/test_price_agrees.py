@@ -269,7 +269,7 @@ def test_messages_back_to_the_first_rank_queue_on_a_narrow_trunk() -> None:
     ids=["dual_pipe", "zero_bubble"],
 )
 def test_last_weight_gradients_leave_reductions_across_regions_little(fields: dict[str, Any], overrides: str) -> None:
-    """9 and 8 % too low when windows covered whole backward passes."""
+    """Step times were 9 and 8 % too low when windows covered whole backward passes."""
     pinned = [one if one.startswith(("schedules", "num_chunks")) else f"degrees.{one}" for one in overrides.split()]
     asked = ["shard=optimizer", "recompute=selective", *pinned]
     plan = sa.plan(point(**fields, latency_ms=25.0), time_limit_s=20, alternatives=False, overrides=asked)

@@ -111,9 +111,9 @@ def _other_tokens(before: Job, job: Job, overrides: Sequence[str]) -> str:
 
 def runs(problem: Problem, decision: Decision) -> bool:
     """Return whether a placed decision without a network is legal for a problem and fits in memory."""
-    if list(checks.refused_rules(problem, decision)) or list(checks.illegal(problem, decision)):
+    if any(checks.illegal(problem, decision)):
         return False
-    return not list(checks.does_not_fit(cost_of(problem, decision).memory))
+    return not any(checks.does_not_fit(cost_of(problem, decision).memory))
 
 
 def _job_and_decision(

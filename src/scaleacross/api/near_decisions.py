@@ -33,7 +33,8 @@ SHARED: Final = ("tp", "cp", "dp_shard", "dp_replicate")
 def near_decisions(problem: Problem, decision: Decision) -> Iterator[tuple[float, Decision]]:
     """Yield the estimate in seconds, on the best network, and the decision of every neighbour that the job allows.
 
-    The neighbours have no network. A decision with a recompute policy per stage has none: other choices fill other memory.
+    The neighbours have no network. A decision with a recompute policy per stage has no neighbours, because other choices
+    need other memory.
     """
     if decision.stage_recompute is not None:
         return
@@ -41,7 +42,7 @@ def near_decisions(problem: Problem, decision: Decision) -> Iterator[tuple[float
     network = searched_network(problem.job, accelerator_types(used))
     for changes in _changes(problem, decision):
         near = Decision.model_validate({**dict(decision), "network": None, **changes})
-        if list(checks.refused_rules(problem, near)) or list(checks.illegal(problem, near)):
+        if any(checks.illegal(problem, near)):
             continue
         try:
             cost = plan_cost(problem.job, problem.profile, problem.topology, near, network=network)

@@ -42,7 +42,7 @@ from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.simulation.steady import SteadyStep
 from scaleacross.solvers.building_orders import other_orders
 from scaleacross.solvers.network_of_plan import Networked, with_library_network, with_network
-from scaleacross.solvers.pool_blocks import TIES_SHARE, place_ties
+from scaleacross.solvers.pool_blocks import end_of_ties, place_ties
 from scaleacross.solvers.pools import allocation_of
 from scaleacross.solvers.search_state import Placed, Search, decision_of
 from scaleacross.spec.plan import Finalist, Plan
@@ -141,15 +141,8 @@ def _near(
     """Simulate neighbours of ``won``, then those of the fastest, as long as one is faster; return it and all finalists.
 
     Of every decision up to ``AUTOMATIC`` neighbours are simulated, those of least estimates within ``ratio`` of its own.
-    It ends as ``place_ties`` does.
     """
-    problem = state.problem
-    ends_s = max(state.time_limit_s, state.elapsed_s + TIES_SHARE * state.time_limit_s)
-
-    def late() -> bool:
-        return state.stopped() or (state.work_limit is None and state.elapsed_s > ends_s)
-
-    faster = won.simulated is not None
+    problem, late, faster = state.problem, end_of_ties(state), won.simulated is not None
     while faster and not late():
         (placed, networked), faster = won.choice, False
         state.tell("simulating neighbours", len(found), len(found) + 1)

@@ -237,7 +237,7 @@ class SplitRanks:
             fill_s=before,
             fill_backward_s=before - forward_before,
             chunk_backward_s=self.longest[kinds, rank],
-            fill_rounds=idle * (num_ranks - 1) / candidates.num_chunks * np.ones(len(rank)),
+            fill_rounds=np.full(len(rank), idle * (num_ranks - 1) / candidates.num_chunks[0]),
             attention_s=self.attention[kinds, rank],
             optimizer_s=np.full(len(rank), slowest_update),
             whole_share=passes.sum(axis=1).repeat(num_ranks) / passes.ravel(),

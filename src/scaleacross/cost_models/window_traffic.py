@@ -58,9 +58,9 @@ def least_communicators(
     """Lower bound on ``communicators``, as bounds need it (``least_passes``).
 
     Traffic of every pass is timed as if its group were alone on inter-building links. Where groups of some pipeline ranks
-    stay inside one building, the bound counts all ranks as such. All groups share links in the BUSY
-    rows, so these rows count only groups that cross buildings. Relaxed shapes may cross inter-building links in place
-    of other links, so their BUSY rows count what these links carry.
+    stay inside one building, the bound counts all ranks as such. All groups share links in the BUSY rows, so these rows
+    count only groups that cross buildings. Relaxed shapes may cross inter-building links in place of other links, so
+    their BUSY rows count what these links carry.
     """
     every = communicators(axis, volumes, group, expert_group)
     if axis not in SHARDED or not _shards_travel(volumes):

@@ -57,7 +57,8 @@ class Work:
         tp_forward: gathers of the forward pass, which has as many scatters; part of ``tp_gathers``.
         shared_s, shared_backward_s: upper bounds on a layer's shared experts that run concurrently with all-to-alls.
         layers, moe_layers: layers with attention, layers with routed experts.
-        dense_parameters, expert_parameters: held by the fullest rank before sharding over data parallel.
+        dense_parameters, expert_parameters: held by the fullest rank before sharding over data parallel. They and
+            ``buckets`` are those of each rank where rows are ranks (``differing_ranks``).
         mean_held_share, least_held_share: parameters of the mean and of the emptiest rank, over those of the fullest.
         own_layer_share, fullest_layer_share, mean_shard_share: fields of ``ShardShares``, ``own`` that of this rank.
         least_layers: layers of the rank that has fewest.

@@ -107,18 +107,20 @@ def bound_pool(state: Search, placer: Placer) -> Iterator[tuple[Bounded, Placer]
     state.drop(left.bound_s, left.counts)
 
 
-def place_ties(state: Search, best: Placed, below_s: float) -> None:
-    """Place candidates of other kinds than the best that stay below ``below_s``, after a search.
+def end_of_ties(state: Search) -> Callable[[], bool]:
+    """Return a function that tells whether work on ties must end.
 
-    ``Climber.place_ties`` runs to the end of a limit in seconds, or for ``TIES_SHARE`` of it where that is later.
+    It ends where the caller stops it, or at the end of a limit in seconds; after ``TIES_SHARE`` of it from now where that
+    is later.
     """
-    placer = best.placer
-    space = narrowed(space_on(state, placer))
     ends_s = max(state.time_limit_s, state.elapsed_s + TIES_SHARE * state.time_limit_s)
+    return lambda: state.stopped() or (state.work_limit is None and state.elapsed_s > ends_s)
 
-    def late() -> bool:
-        return state.stopped() or (state.work_limit is None and state.elapsed_s > ends_s)
 
+def place_ties(state: Search, best: Placed, below_s: float) -> None:
+    """Place candidates of other kinds than the best that stay below ``below_s``, after a search, to ``end_of_ties``."""
+    placer = best.placer
+    space, late = narrowed(space_on(state, placer)), end_of_ties(state)
     every: list[Candidates] = []
     for partials in space.partials(Refusals()):
         if late():
